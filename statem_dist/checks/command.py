@@ -1,0 +1,113 @@
+"""Shell commands as checks and hooks: run one, and say in the closed list of reasons how it ended.
+
+Exit status 0 passes. 126 and 127 are the shell's words for a program that cannot be executed or found, which is a
+mistake of the runbook or the machine and no verdict on the work. A status that the runbook's ``retry.exit_status``
+lists means "could not be evaluated". A command whose supervisor died is ``worker_lost``, not ``spawn_failed``:
+nobody knows what it had done by then, and a hook must not be repeated on that ground.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from msgspec import structs
+
+from statem_dist.checks.context import CheckContext
+from statem_dist.checks.output import shorten, text_of
+from statem_dist.checks.process import SHUTDOWN, Finished, Supervisor
+from statem_dist.protocol.graph import Check, Command
+from statem_dist.protocol.outcome import Outcome, Reason
+
+CANNOT_EXECUTE = frozenset({126, 127})
+"""Exit statuses of ``/bin/sh`` for a program that is not executable, or that is not there."""
+
+
+def evaluate_command(check: Check, command: Command, context: CheckContext, supervisor: Supervisor) -> Outcome:
+    """Run a command and return its outcome."""
+    finished = execute(command.run, check, context, supervisor)
+    reason, note = judge(finished, check, context)
+    return outcome_of(finished, reason, note, context)
+
+
+def execute(
+    run: str, check: Check, context: CheckContext, supervisor: Supervisor, stdin: bytes | None = None
+) -> Finished:
+    """Run a shell command where, with what and for as long as a check says."""
+    return supervisor.run(
+        context.key,
+        run,
+        cwd=context.directory(check),
+        env=context.environ,
+        stdin=stdin,
+        timeout=check.timeout,
+    )
+
+
+def judge(finished: Finished, check: Check, context: CheckContext) -> tuple[Reason, str]:
+    """Return why a command ended as it did, and a sentence on it where its own output says nothing."""
+    if finished.cancelled is not None:
+        return reason_of_cancellation(finished.cancelled), f"ended early: {finished.cancelled}"
+    if finished.timed_out:
+        return "timed_out", f"timed out after {check.timeout:g} s"
+    match finished.failure:
+        case "cwd_missing":
+            return "config_error", _missing_directory(check, context, finished.text)
+        case "spawn_failed":
+            return "spawn_failed", finished.text
+        case "refused":
+            return "config_error", f"the command cannot be run: {finished.text}"
+        case "supervisor_lost":
+            return "worker_lost", finished.text
+    if finished.signal is not None:
+        return "signal", f"ended by signal {finished.signal} ({_signal_name(finished.signal)})"
+    if finished.exit_code is None:
+        return "worker_lost", "the command could not be ended; it may still be running"
+    if finished.exit_code == 0:
+        return "passed", ""
+    if finished.exit_code in check.retry.exit_status:
+        return "spawn_failed", f"exit status {finished.exit_code} is declared as could-not-run (retry.exit_status)"
+    if finished.exit_code in CANNOT_EXECUTE:
+        return "config_error", ""
+    return "check_failed", ""
+
+
+def reason_of_cancellation(why: str) -> Reason:
+    """Return the reason that the ``why`` of a cancellation stands for."""
+    return "shutdown" if why == SHUTDOWN else "cancelled"
+
+
+def outcome_of(finished: Finished, reason: Reason, note: str, context: CheckContext) -> Outcome:
+    """Return the outcome of a command: the note first, then what it wrote, the whole of it in the log if need be."""
+    text = text_of(finished)
+    bytes_max = context.limits.output_bytes_max
+    note = shorten(note, bytes_max // 2)
+    room = bytes_max - len(note.encode()) - 1
+    output = shorten(text, room, finished.dropped_bytes)
+    outcome = Outcome(
+        passed=reason == "passed",
+        reason=reason,
+        output="\n".join(part for part in (note, output) if part),
+        exit_code=finished.exit_code,
+        signal=finished.signal,
+        duration_ms=finished.duration_ms,
+        output_bytes=finished.written_bytes,
+        dropped_bytes=finished.dropped_bytes,
+        survivors=finished.survivors,
+    )
+    return outcome if output == text else structs.replace(outcome, log=text)
+
+
+def _missing_directory(check: Check, context: CheckContext, text: str) -> str:
+    directory = context.directory(check)
+    origin = f"cwd {check.cwd!r} of the check" if check.cwd else "workspace of the run"
+    if os.path.isdir(directory):
+        return f"{text} (the {origin}): give this user the right to enter it"
+    return f"{text} (the {origin}): create this folder, or correct the {'cwd' if check.cwd else 'workspace'}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unnamed"

@@ -1,0 +1,129 @@
+"""The environment that a check's command sees, as pure functions of the environments it is made from.
+
+Two rules. Where a command line executes its own checks, they see what their caller sees, as in StateM; on a worker,
+which belongs to many, they see a short list of harmless names and what their run was started with. Either way the
+addresses and tokens with which *we* reach our own services never get in: a check is somebody else's code.
+
+The variables that describe the run are always set afresh, so that those of an outer run never show through.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+SECRET_NAMES = frozenset(
+    {
+        "STATEM_REDIS_URL",  # Whoever has it can write any run, past every check.
+        "STATEM_REDIS_PASSWORD",
+        "STATEM_BROKER_URL",  # Whoever has it can make workers run anything.
+        "STATEM_TOKEN",  # Speaks for the caller at the REST service.
+        "STATEM_TOKENS",
+        "CELERY_BROKER_URL",  # Celery reads these two by itself, so a worker may have been given them.
+        "CELERY_RESULT_BACKEND",
+    }
+)
+"""Variables that no command of a check ever sees, even when a run asks for them by name."""
+
+RUN_NAMES = frozenset(
+    {
+        "STATEM_RUN_ID",
+        "STATEM_SPEC",
+        "STATEM_STATE_DIR",
+        "STATEM_CURRENT",
+        "STATEM_PURPOSE",
+        "STATEM_ENTRY_ID",
+        "STATEM_AGENT_ID",
+        "STATEM_AGENT_ROLE",
+        "STATEM_URL",
+        "STATEM_CHECK_KEY",
+    }
+)
+"""Variables that describe the run to its checks; ``statem_variables`` is the only source of them."""
+
+WORKER_NAMES = frozenset(
+    {
+        "HOME",
+        "LANG",
+        "LANGUAGE",
+        "LD_LIBRARY_PATH",
+        "LOGNAME",
+        "PATH",
+        "SHELL",
+        "SSL_CERT_DIR",
+        "SSL_CERT_FILE",
+        "TERM",
+        "TMPDIR",
+        "TZ",
+        "USER",
+    }
+)
+"""What a worker hands on of its own environment, next to ``LC_*``: what programs need to work, and nothing to steal."""
+
+
+def statem_variables(
+    *,
+    run_id: str,
+    current: str,
+    purpose: str,
+    entry_id: str,
+    check_key: str,
+    spec: str | None = None,
+    state_dir: str | None = None,
+    agent_id: str | None = None,
+    agent_role: str | None = None,
+    url: str | None = None,
+) -> dict[str, str]:
+    """Return the variables that describe a run to a check; those that are None are absent.
+
+    Args:
+        spec: absolute path of the runbook; None when it came as text.
+        check_key: the same for every try of one check of one transition, for commands that must not act twice.
+        url: where the REST service is; a user name and password in it are left out.
+    """
+    values = {
+        "STATEM_RUN_ID": run_id,
+        "STATEM_SPEC": spec,
+        "STATEM_STATE_DIR": state_dir,
+        "STATEM_CURRENT": current,
+        "STATEM_PURPOSE": purpose,
+        "STATEM_ENTRY_ID": entry_id,
+        "STATEM_AGENT_ID": agent_id,
+        "STATEM_AGENT_ROLE": agent_role,
+        "STATEM_URL": None if url is None else without_credentials(url),
+        "STATEM_CHECK_KEY": check_key,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def inline_environment(caller_env: Mapping[str, str], statem_vars: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a check that the caller's own process executes."""
+    return {**_admitted(caller_env), **statem_vars}
+
+
+def worker_environment(
+    worker_env: Mapping[str, str],
+    run_env: Mapping[str, str],
+    pass_names: Iterable[str],
+    statem_vars: Mapping[str, str],
+) -> dict[str, str]:
+    """Return the environment of a check on a worker.
+
+    Args:
+        worker_env: the worker's own environment, of which only ``WORKER_NAMES`` and ``LC_*`` are handed on.
+        run_env: what the run was started with (``--env NAME=value``); wins over the worker's.
+        pass_names: further names to hand on of the worker's environment (``--pass-env NAME``).
+        statem_vars: the result of ``statem_variables``.
+    """
+    names = WORKER_NAMES.union(pass_names)
+    own = {name: value for name, value in worker_env.items() if name in names or name.startswith("LC_")}
+    return {**_admitted(own), **_admitted(run_env), **statem_vars}
+
+
+def without_credentials(url: str) -> str:
+    """Return a URL without the user name and password that may stand before its host."""
+    return re.sub(r"^([^/?#]*//)[^/?#]*@", r"\1", url)
+
+
+def _admitted(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if name not in SECRET_NAMES and name not in RUN_NAMES}

@@ -1,0 +1,1 @@
+"""The command line ``statem-dist``: thin over the engine, quick to start."""

@@ -1,0 +1,254 @@
+"""Commands that move a run: ``start``, ``goto`` (``transfer``), ``save``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from statem_dist.cli.answer import Answer
+from statem_dist.cli.session import (
+    AgentIdOption,
+    AgentRoleOption,
+    JsonOption,
+    RunIdOption,
+    Session,
+    StateDirOption,
+    YesOption,
+    session,
+)
+from statem_dist.errors import ExitCode, Usage
+from statem_dist.protocol.model import Confirmations
+
+if TYPE_CHECKING:
+    from statem_dist.follow import Settled
+
+WaitOption = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the end, or only submit.")]
+TimeoutOption = Annotated[
+    float | None, typer.Option("--timeout", metavar="SECONDS", min=0, help="Wait at most that long (exit 7 then).")
+]
+
+
+def start(
+    spec: Annotated[Path, typer.Argument(metavar="RUNBOOK", help="The runbook file, YAML or JSON.")],
+    run_id: RunIdOption = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Make a new run even if one is active.")] = False,
+    workspace: Annotated[
+        Path | None,
+        typer.Option("--workspace", metavar="DIR", help="Where checks work (default: the runbook's folder)."),
+    ] = None,
+    queue: Annotated[
+        str | None, typer.Option("--queue", metavar="NAME", help="Pin all work of the run to one queue.")
+    ] = None,
+    label: Annotated[list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="Repeatable.")] = None,
+    env: Annotated[
+        list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="For its commands; repeatable.")
+    ] = None,
+    pass_env: Annotated[
+        list[str] | None, typer.Option("--pass-env", metavar="NAME", help="The same, taken from here.")
+    ] = None,
+    yes: YesOption = False,
+    agent_id: AgentIdOption = None,
+    agent_role: AgentRoleOption = None,
+    state_dir: StateDirOption = None,
+    as_json: JsonOption = False,
+) -> Answer:
+    """Create a run or resume it, and show the node it stands on.
+
+    Example: statem-dist start runbook.yaml --run-id demo
+    """
+    from statem_dist import runbook as runbooks
+    from statem_dist.engine import StartRequest, clean_run_id, new_run_id, workspace_of
+    from statem_dist.protocol.model import Place
+
+    path = Path(os.path.abspath(spec))
+    wanted = None if run_id is None else clean_run_id(run_id)
+    parsed = runbooks.load(path)
+    for warning in parsed.warnings:
+        print(f"Warning: {warning}", file=sys.stderr)
+    with session(state_dir) as at:
+        engine = at.engine
+        runbook = engine.register(parsed, str(path))
+        scopes = (at.scope, f"{at.scope}|{path}")
+        known = None if fresh else engine.store.active(scopes[1])
+        target = wanted or known or new_run_id(runbook.name)
+        request = StartRequest(
+            runbook=runbook,
+            run_id=target,
+            place=Place(
+                workspace=os.path.abspath(workspace) if workspace else workspace_of(path),
+                spec=str(path),
+                state_dir=at.scope,
+                queue=queue,
+                env=_pairs(env, "--env") | _taken(pass_env),
+            ),
+            by=at.actor(agent_id, agent_role),
+            confirmations=Confirmations(everything=yes),
+            labels=_pairs(label, "--label"),
+        )
+        settled = engine.start(request)
+        engine.store.activate(scopes, target)
+        return _started(at, settled, agent_id, agent_role)
+
+
+def goto(
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="The node to move to.")],
+    run_id: RunIdOption = None,
+    wait: WaitOption = True,
+    timeout: TimeoutOption = None,
+    yes: YesOption = False,
+    agent_id: AgentIdOption = None,
+    agent_role: AgentRoleOption = None,
+    state_dir: StateDirOption = None,
+    as_json: JsonOption = False,
+) -> Answer:
+    """Attempt a checked transition: it commits only when every required check passes.
+
+    Exit codes: 0 moved, 2 blocked, 5 another transition is in flight, 7 still pending when the wait ran out.
+
+    Example: statem-dist goto review --run-id demo
+    """
+    from statem_dist.cli.progress import Ticker, ask_questions
+    from statem_dist.follow import Deadline
+
+    with session(state_dir) as at:
+        run = at.engine.run(at.run_id(run_id))
+        by = at.actor(agent_id, agent_role, run)
+        confirmations = Confirmations(everything=yes)
+        if not yes and not as_json and sys.stdin.isatty():
+            confirmations = Confirmations(checks=ask_questions(at.engine.questions(run.id, target)))
+        ticker = None if as_json or not sys.stderr.isatty() else Ticker()
+        try:
+            settled = at.engine.goto(
+                run.id, target, by, confirmations, wait=wait, deadline=Deadline(timeout), on_event=ticker
+            )
+        except KeyboardInterrupt:
+            print(
+                f"\nInterrupted. The transition of run {run.id!r} is not settled; "
+                "the next command on this run finishes it.",
+                file=sys.stderr,
+            )
+            raise
+        return _moved(settled, submitted=not wait, shown=ticker is not None)
+
+
+def transfer(
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="The node to move to.")],
+    run_id: RunIdOption = None,
+    wait: WaitOption = True,
+    timeout: TimeoutOption = None,
+    yes: YesOption = False,
+    agent_id: AgentIdOption = None,
+    agent_role: AgentRoleOption = None,
+    state_dir: StateDirOption = None,
+    as_json: JsonOption = False,
+) -> Answer:
+    """Do what goto does."""
+    return goto(target, run_id, wait, timeout, yes, agent_id, agent_role, state_dir, as_json)
+
+
+def save(
+    run_id: RunIdOption = None,
+    skip_hooks: Annotated[bool, typer.Option("--skip-hooks", help="Only record it.")] = False,
+    yes: YesOption = False,
+    agent_id: AgentIdOption = None,
+    agent_role: AgentRoleOption = None,
+    state_dir: StateDirOption = None,
+    as_json: JsonOption = False,
+) -> Answer:
+    """Run the current node's out_hook without moving.
+
+    Example: statem-dist save --run-id demo
+    """
+    from statem_dist import views
+    from statem_dist.cli import text
+
+    with session(state_dir) as at:
+        run = at.engine.run(at.run_id(run_id))
+        by = at.actor(agent_id, agent_role, run)
+        settled = at.engine.save(run.id, by, Confirmations(everything=yes), skip_hooks=skip_hooks)
+    transition = settled.transition
+    data = views.settled_transition(settled.run, transition)
+    if transition.outcome == "committed":
+        return Answer({"ok": True, **data}, lambda: text.saved(settled))
+    error = f"Save of run {settled.run.id!r} on {transition.source!r} {transition.outcome} at {transition.stage}."
+    return Answer(data, lambda: text.results(transition), _exit_code(settled), error)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands."""
+    for command in (start, goto, transfer, save):
+        app.command()(command)
+
+
+def _started(at: Session, settled: Settled, agent_id: str | None, agent_role: str | None) -> Answer:
+    from statem_dist import views
+    from statem_dist.cli import text
+
+    run, transition = settled.run, settled.transition
+    runbook = at.engine.runbook(run.runbook)
+    data = views.node_status(run, runbook, at.actor(agent_id, agent_role, run).id)
+    if transition.outcome == "committed" and transition.stage is None:
+        return Answer(data, lambda: text.node_status(run, runbook))
+    error = f"Run {run.id!r} stands on {run.node!r}, but its in_hook did not pass."
+    details = views.settled_transition(run, transition)
+    code = ExitCode.BLOCKED if transition.outcome == "committed" else _exit_code(settled)
+    return Answer(details, lambda: text.results(transition), code, error)
+
+
+def _moved(settled: Settled, *, submitted: bool, shown: bool) -> Answer:
+    """Answer for a goto that has settled, or not yet."""
+    from statem_dist import views
+    from statem_dist.cli import text
+
+    run, transition = settled.run, settled.transition
+    data = views.settled_transition(run, transition)
+    way = f"{transition.source!r} -> {transition.target!r}"
+    listed = "" if shown else text.results(transition)
+    if transition.outcome == "committed" and transition.stage is None:
+        return Answer({"ok": True, **data}, lambda: text.moved(settled, listed))
+    if transition.outcome is None and submitted:
+        return Answer({"ok": True, **data}, lambda: f"Submitted: transition {transition.id} of {run.id}, {way}.")
+    match transition.outcome:
+        case "committed":
+            error = f"Run {run.id!r} has moved to {run.node!r}, but its in_hook did not pass."
+        case "blocked" if transition.stage == "max_attempts":
+            error = f"Transition {way} is blocked: max_attempts ({transition.max_attempts}) are used up."
+        case "blocked":
+            error = f"Transition {way} is blocked at {transition.stage}."
+        case None:
+            error = f"Transition {transition.id} of run {run.id!r}, {way}, is still pending."
+        case outcome:
+            reason = transition.reason or "no reason given"
+            error = f"Transition {way} ended as {outcome} at {transition.stage or 'request'}: {reason}."
+    return Answer(data, lambda: listed, _exit_code(settled), error)
+
+
+def _exit_code(settled: Settled) -> ExitCode:
+    match settled.transition.outcome:
+        case None:
+            return ExitCode.PENDING
+        case "blocked" | "committed":
+            return ExitCode.BLOCKED
+        case _:
+            return ExitCode.ERROR
+
+
+def _pairs(given: list[str] | None, option: str) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for text in given or ():
+        key, sign, value = text.partition("=")
+        if not key or not sign:
+            raise Usage(f"{option} takes KEY=VALUE, not {text!r}.")
+        pairs[key] = value
+    return pairs
+
+
+def _taken(names: list[str] | None) -> dict[str, str]:
+    missing = [name for name in names or () if name not in os.environ]
+    if missing:
+        raise Usage(f"--pass-env names variables that are not set here: {', '.join(missing)}.")
+    return {name: os.environ[name] for name in names or ()}

@@ -1,0 +1,178 @@
+"""Commands that look: ``validate``, ``cur``, ``state``, ``ls``, ``next``, ``history``, ``runs``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from statem_dist.cli.answer import Answer
+from statem_dist.cli.session import AgentIdOption, JsonOption, RunIdOption, StateDirOption, session
+from statem_dist.errors import NotFound
+
+TailOption = Annotated[
+    int | None, typer.Option("--tail", "--limit", "-n", metavar="N", min=0, help="Only the last N entries.")
+]
+
+
+def validate(
+    spec: Annotated[Path, typer.Argument(metavar="RUNBOOK", help="The runbook file, YAML or JSON.")],
+    strict: Annotated[bool, typer.Option("--strict", help="Unknown keywords are errors.")] = False,
+    as_json: JsonOption = False,
+) -> Answer:
+    """Check a runbook; every problem is reported at once, with its place.
+
+    Example: statem-dist validate runbook.yaml --strict
+    """
+    from statem_dist import runbook as runbooks
+    from statem_dist.cli import text
+
+    path = Path(os.path.abspath(spec))
+    parsed = runbooks.load(path, strict=strict)
+    found = parsed.runbook
+    edges = [
+        {"from": edge.source, "to": edge.target}
+        | ({"max_attempts": edge.max_attempts} if edge.max_attempts is not None else {})
+        for edge in found.edges
+    ]
+    warnings = [str(warning) for warning in parsed.warnings]
+    data = {
+        "ok": True,
+        "spec": str(path),
+        "strict": strict,
+        "name": found.name,
+        "hash": found.hash,
+        "initial": found.initial,
+        "nodes": [node.name for node in found.nodes],
+        "edges": edges,
+        "warnings": warnings,
+    }
+    return Answer(data, lambda: text.validated(found, warnings))
+
+
+def cur(
+    run_id: RunIdOption = None,
+    agent_id: AgentIdOption = None,
+    state_dir: StateDirOption = None,
+    as_json: JsonOption = False,
+) -> Answer:
+    """Show the current node: its prompt, its checks, and the ways out.
+
+    Example: statem-dist cur --run-id demo
+    """
+    from statem_dist import views
+    from statem_dist.cli import text
+
+    with session(state_dir) as at:
+        run = at.settled_run(run_id)
+        runbook = at.engine.runbook(run.runbook)
+        data = views.node_status(run, runbook, at.actor(agent_id, None, run).id)
+    return Answer(data, lambda: text.node_status(run, runbook))
+
+
+def state(run_id: RunIdOption = None, state_dir: StateDirOption = None, as_json: JsonOption = False) -> Answer:
+    """Show the whole graph and where the run stands in it."""
+    from statem_dist import views
+    from statem_dist.cli import text
+
+    with session(state_dir) as at:
+        run = at.settled_run(run_id)
+        runbook = at.engine.runbook(run.runbook)
+    return Answer(views.graph_status(run, runbook), lambda: text.graph(run, runbook))
+
+
+def ls(
+    node: Annotated[str, typer.Argument(metavar="NODE", help="Name of a node.")],
+    run_id: RunIdOption = None,
+    state_dir: StateDirOption = None,
+    as_json: JsonOption = False,
+) -> Answer:
+    """Show one node of the runbook.
+
+    Example: statem-dist ls review
+    """
+    from statem_dist import views
+    from statem_dist.cli import text
+
+    with session(state_dir) as at:
+        run = at.settled_run(run_id)
+        runbook = at.engine.runbook(run.runbook)
+    found = runbook.node(node)
+    if found is None:
+        names = ", ".join(each.name for each in runbook.nodes)
+        raise NotFound(f"Unknown node: {node!r}. The runbook has: {names}", details={"node": node, "run_id": run.id})
+    return Answer(views.one_node(run, runbook, found), lambda: text.one_node(found, runbook))
+
+
+def next_(run_id: RunIdOption = None, state_dir: StateDirOption = None, as_json: JsonOption = False) -> Answer:
+    """Show the edges out of the current node."""
+    from statem_dist import views
+    from statem_dist.cli import text
+
+    with session(state_dir) as at:
+        run = at.settled_run(run_id)
+        runbook = at.engine.runbook(run.runbook)
+    return Answer(views.next_nodes(run, runbook), lambda: text.exits(run, runbook))
+
+
+def history(
+    run_id: RunIdOption = None,
+    tail: TailOption = None,
+    state_dir: StateDirOption = None,
+    as_json: JsonOption = False,
+) -> Answer:
+    """Show what happened to the run, oldest first.
+
+    Example: statem-dist history --tail 5
+    """
+    from statem_dist import history as told
+    from statem_dist import views
+    from statem_dist.cli import text
+
+    with session(state_dir) as at:
+        run = at.settled_run(run_id)
+        entries = told.history(at.engine.store, run, tail)
+    data = {
+        "ok": True,
+        "run_id": run.id,
+        "current": run.node,
+        "version": run.version,
+        "in_flight": views.transition_reference(run.in_flight),
+        "history": entries,
+    }
+    return Answer(data, lambda: text.history(entries))
+
+
+def runs(
+    status: Annotated[
+        str | None, typer.Option("--status", metavar="STATUS", help="Only active, moving or finished runs.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, max=1000, help="At most N runs.")] = 50,
+    state_dir: StateDirOption = None,
+    as_json: JsonOption = False,
+) -> Answer:
+    """List runs, newest first.
+
+    Example: statem-dist runs --status active
+    """
+    from statem_dist import views
+
+    with session(state_dir) as at:
+        store = at.engine.store
+        found = [snapshot.run for run_id in store.run_ids(status, limit) if (snapshot := store.load(run_id))]
+    data = {"ok": True, "runs": [views.run_summary(run) for run in found]}
+
+    def as_text() -> str:
+        lines = [f"{run.id:<40} {run.status:<9} {run.node:<20} {run.runbook_name}" for run in found]
+        return "\n".join(lines or ["No runs."])
+
+    return Answer(data, as_text)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands."""
+    for command in (validate, cur, state, ls, history, runs):
+        app.command()(command)
+    app.command("next")(next_)

@@ -1,0 +1,174 @@
+"""Commands that run things: ``up``, ``down``, ``worker``, ``doctor``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from statem_dist.cli.answer import Answer
+from statem_dist.cli.session import JsonOption, StateDirOption, store_url
+from statem_dist.errors import ExitCode
+from statem_dist.settings import Settings
+
+QueuesOption = Annotated[
+    str, typer.Option("--queues", "-Q", metavar="NAMES", help="Queues to serve, separated by commas.")
+]
+ConcurrencyOption = Annotated[
+    int | None, typer.Option("--concurrency", "-c", metavar="N", min=1, help="Slots (default: two per core).")
+]
+PassEnvOption = Annotated[
+    list[str] | None,
+    typer.Option("--pass-env", metavar="NAME", help="Hand this variable to commands; repeatable."),
+]
+
+
+def worker(
+    queues: QueuesOption = "checks,llm",
+    concurrency: ConcurrencyOption = None,
+    pool: Annotated[str, typer.Option("--pool", help="threads, prefork or solo.")] = "threads",
+    pass_env: PassEnvOption = None,
+    grace: Annotated[
+        float, typer.Option("--grace", metavar="SECONDS", min=0, help="For running checks when it is stopped.")
+    ] = 30.0,
+    events: Annotated[bool, typer.Option("--events", help="Send task events, for Flower.")] = False,
+    log_level: Annotated[str, typer.Option("--log-level", metavar="LEVEL")] = "INFO",
+    state_dir: StateDirOption = None,
+) -> None:
+    """Run a worker in the foreground; SIGTERM or Ctrl-C lets running checks end and hands the rest back.
+
+    Example: statem-dist worker -Q checks -c 8
+    """
+    settings = Settings.from_environment(os.environ, state_dir=state_dir)
+    arguments = _worker_arguments(
+        settings,
+        redis_url=store_url(settings),
+        queues=queues,
+        concurrency=concurrency,
+        pool=pool,
+        pass_env=pass_env,
+        grace=grace,
+        events=events,
+        log_level=log_level,
+    )
+    os.execve(sys.executable, arguments, {**os.environ, "STATEM_STATE_DIR": str(settings.state_dir)})
+
+
+def up(
+    queues: QueuesOption = "checks,llm",
+    concurrency: ConcurrencyOption = None,
+    pass_env: PassEnvOption = None,
+    state_dir: StateDirOption = None,
+) -> int:
+    """Run the embedded Redis and a worker in the foreground, until Ctrl-C.
+
+    Example: statem-dist up -c 8
+    """
+    from statem_dist.embedded.server import Endpoint, ensure, status, stop
+    from statem_dist.embedded.stack import Service, run_foreground
+
+    settings = Settings.from_environment(os.environ, state_dir=state_dir)
+    environment = {**os.environ, "STATEM_STATE_DIR": str(settings.state_dir)}
+    services: list[Service] = []
+    endpoint: Endpoint | None = None
+    if settings.embedded:
+        endpoint = ensure(settings.state_dir, idle_stop_seconds=0)
+        attend = [sys.executable, "-m", "statem_dist.embedded.attend", str(settings.state_dir)]
+        services.append(Service(name="redis", argv=attend, env=environment))
+        print(f"State: {settings.state_dir}  ({status(settings.state_dir).product} on {endpoint.socket})")
+    arguments = _worker_arguments(
+        settings,
+        redis_url=endpoint.redis_url if endpoint else store_url(settings),
+        queues=queues,
+        concurrency=concurrency,
+        pool="threads",
+        pass_env=pass_env,
+        grace=5.0,
+        events=False,
+        log_level="INFO",
+    )
+    services.append(Service(name="worker", argv=arguments, env=environment))
+    print("Submit from another terminal, for example: statem-dist start runbook.yaml", flush=True)
+    try:
+        return run_foreground(services, out=sys.stdout)
+    finally:
+        if endpoint is not None:
+            stop(settings.state_dir)
+
+
+def down(state_dir: StateDirOption = None, as_json: JsonOption = False) -> Answer:
+    """Stop the embedded Redis of a state directory; its data stays."""
+    from statem_dist.embedded.server import stop
+
+    settings = Settings.from_environment(os.environ, state_dir=state_dir)
+    stopped = stop(settings.state_dir)
+    told = "Stopped." if stopped else "Nothing was running."
+    return Answer({"ok": True, "stopped": stopped, "state_dir": str(settings.state_dir)}, lambda: told)
+
+
+def doctor(state_dir: StateDirOption = None, as_json: JsonOption = False) -> Answer:
+    """Look at everything that has to be right, and say how to mend what is not."""
+    from statem_dist.diagnosis import diagnose
+
+    settings = Settings.from_environment(os.environ, state_dir=state_dir)
+    findings = diagnose(settings)
+    healthy = all(finding.level != "error" for finding in findings)
+    data = {
+        "ok": healthy,
+        "state_dir": str(settings.state_dir),
+        "findings": [
+            {"level": each.level, "what": each.what, "found": each.found, "fix": each.fix} for each in findings
+        ],
+    }
+    marks = {"ok": "✓", "warning": "!", "error": "✗"}
+
+    def as_text() -> str:
+        return "\n".join(
+            f"{marks[each.level]} {each.what}: {each.found}" + (f"\n    {each.fix}" if each.fix else "")
+            for each in findings
+        )
+
+    if healthy:
+        return Answer(data, as_text)
+    return Answer(data, as_text, ExitCode.ERROR, "Something is not right; see the lines marked ✗.")
+
+
+def _worker_arguments(
+    settings: Settings,
+    *,
+    redis_url: str,
+    queues: str,
+    concurrency: int | None,
+    pool: str,
+    pass_env: list[str] | None,
+    grace: float,
+    events: bool,
+    log_level: str,
+) -> list[str]:
+    """Return the command line of a worker process."""
+    import json
+
+    from statem_dist.errors import Usage
+
+    names = tuple(name.strip() for name in queues.split(",") if name.strip())
+    if not names:
+        raise Usage("-Q needs at least one queue name.")
+    options = {
+        "redis_url": redis_url,
+        "queues": names,
+        "concurrency": concurrency or 2 * (os.cpu_count() or 1),
+        "pool": pool,
+        "pass_env": tuple(pass_env or ()),
+        "grace_seconds": grace,
+        "events": events,
+        "log_level": log_level.upper(),
+    }
+    return [sys.executable, "-m", "statem_workers", json.dumps(options)]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands."""
+    for command in (up, down, worker, doctor):
+        app.command()(command)

@@ -1,0 +1,182 @@
+"""The only loop that changes runs: load, decide, commit, dispatch.
+
+Nothing here holds a transition: whoever records a result decides what follows from it. A lost race is answered
+by deciding anew on the newer state, a bounded number of times.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+
+from msgspec import Struct
+
+from statem_dist.dispatch import Dispatcher
+from statem_dist.errors import Conflict, NotFound
+from statem_dist.protocol.commands import Command, ExpireClaim, RecordOutcomes, Start
+from statem_dist.protocol.decide import decide
+from statem_dist.protocol.events import Event
+from statem_dist.protocol.evolve import evolve
+from statem_dist.protocol.model import Run
+from statem_dist.protocol.progress import Batch, pending
+from statem_dist.settings import Settings
+from statem_dist.store.base import Change, Overdue, Snapshot, Store
+
+REMIND_MS_MAX = 600_000
+"""Longest interval between two dispatches of work that waits in a busy queue."""
+
+
+class Applied(Struct, frozen=True):
+    """What a command led to: the run as it is now, and the events it added (none when it changed nothing)."""
+
+    run: Run
+    events: tuple[Event, ...]
+
+
+class Coordinator:
+    """Applies commands to stored runs.
+
+    Args:
+        store: where runs are kept.
+        dispatcher: where work goes that a commit leaves unclaimed.
+        settings: limits; the lease and the grace of hints are used here.
+    """
+
+    def __init__(self, store: Store, dispatcher: Dispatcher, settings: Settings) -> None:
+        self.store = store
+        self.dispatcher = dispatcher
+        self.settings = settings
+        self._lease_ms = round(settings.lease_seconds * 1000)
+        self._grace_ms = round(settings.hint_grace_seconds * 1000)
+
+    def load(self, run_id: str) -> Snapshot:
+        """Return the run.
+
+        Raises:
+            NotFound: there is no run of that id.
+        """
+        snapshot = self.store.load(run_id)
+        if snapshot is None:
+            raise run_not_found(run_id)
+        return snapshot
+
+    def apply(self, run_id: str, command: Command) -> Applied:
+        """Decide a command on the stored run and commit what follows.
+
+        Raises:
+            NotFound: there is no such run, and the command does not create one.
+            Conflict: somebody else was faster in every one of the tries; nothing was written.
+            StatemError: whatever the decider rejects the command with.
+        """
+        operation = _operation()
+        for attempt in range(self.settings.conflict_attempts_max):
+            if attempt:
+                time.sleep(random.uniform(0, 0.002 * 2 ** min(attempt, 6)))
+            snapshot = self.store.load(run_id)
+            if snapshot is None and not isinstance(command, Start):
+                raise run_not_found(run_id)
+            before = snapshot.run if snapshot else None
+            now = snapshot.now if snapshot else self.store.clock()
+            events = decide(before, command, now)
+            if not events:
+                assert before is not None, "a command on nothing creates a run"
+                return Applied(run=before, events=())
+            applied = self._commit(before, events, operation, now)
+            if applied is not None:
+                return applied
+        raise Conflict(
+            f"Run {run_id!r} changed {self.settings.conflict_attempts_max} times while this was decided.",
+            hint="Try again; nothing was written.",
+            details={"run_id": run_id},
+        )
+
+    def record(self, run: Run, command: RecordOutcomes) -> Applied:
+        """Record outcomes on a run that the caller has just read, and only on a lost race on a newer one."""
+        now = self.store.clock()
+        events = decide(run, command, now)
+        applied = self._commit(run, events, _operation(), now) if events else None
+        return applied or self.apply(run.id, command)
+
+    def tend(self, overdue: Overdue) -> None:
+        """Look after a run whose reminder is due: expire lost claims, dispatch again what nobody took."""
+        snapshot = self.store.load(overdue.run_id)
+        if snapshot is None:
+            return
+        transition = snapshot.run.in_flight
+        for claim in transition.claims if transition else ():
+            if not _lease_alive(snapshot, claim.token):
+                assert transition is not None
+                expire = ExpireClaim(transition=transition.id, token=claim.token)
+                # On a lost race nothing is written: whoever was faster has set a new reminder.
+                self._commit(snapshot.run, decide(snapshot.run, expire, snapshot.now), _operation(), snapshot.now)
+                return
+        batches = [batch for batch in pending(snapshot.run) if batch.not_before <= snapshot.now]
+        again = self._again_ms(snapshot, hinted=bool(batches))
+        pushes = self.dispatcher.pushes(batches)
+        if self.store.remind(overdue, snapshot.run.version, again, pushes):
+            self.dispatcher.send(batches)
+
+    def _commit(self, before: Run | None, events: list[Event], operation: str, now: int) -> Applied | None:
+        after = before
+        for event in events:
+            after = evolve(after, event)
+        assert after is not None
+        batches = _newly_owed(before, after, now)
+        change = Change(
+            before=before,
+            after=after,
+            events=tuple(events),
+            operation=operation,
+            due_ms=self._due_ms(after, now),
+            lease_ms=self._lease_ms,
+            pushes=self.dispatcher.pushes(batches),
+        )
+        if self.store.commit(change) is not None:
+            return None
+        self.dispatcher.send(batches)
+        return Applied(run=after, events=tuple(events))
+
+    def _due_ms(self, run: Run, now: int) -> int | None:
+        """Return when the reaper is to look at a run that was just written, in ms from now."""
+        transition = run.in_flight
+        if transition is None:
+            return None
+        waits = [batch.not_before - now if batch.not_before > now else self._grace_ms for batch in pending(run)]
+        if transition.claims:
+            waits.append(self._lease_ms)
+        return min(waits, default=self._grace_ms)
+
+    def _again_ms(self, snapshot: Snapshot, *, hinted: bool) -> int:
+        """Return when to look at an overdue run again: at the next expiry, at the next try, or ever more rarely."""
+        waits = [expiry - snapshot.now + 1 for expiry in snapshot.leases.values()]
+        waits += [b.not_before - snapshot.now for b in pending(snapshot.run) if b.not_before > snapshot.now]
+        if hinted:
+            waits.append(min(self._grace_ms * 2 ** min(snapshot.hints, 20), REMIND_MS_MAX))
+        return max(1, min(waits, default=self._grace_ms))
+
+
+def run_not_found(run_id: str) -> NotFound:
+    """Return the error for a run that does not exist."""
+    return NotFound(
+        f"Run not found: {run_id}",
+        hint="`statem-dist runs` lists the runs of this state directory.",
+        details={"run_id": run_id},
+    )
+
+
+def _operation() -> str:
+    """Return a new operation id; 48 random bits are plenty among the 16 that a run remembers."""
+    return secrets.token_hex(6)
+
+
+def _lease_alive(snapshot: Snapshot, token: int) -> bool:
+    return snapshot.leases.get(token, 0) > snapshot.now
+
+
+def _newly_owed(before: Run | None, after: Run, now: int) -> list[Batch]:
+    """Return the work that a commit leaves unclaimed, due now, and not announced before."""
+    known = {batch.checks for batch in pending(before)} if before is not None else set[tuple[str, ...]]()
+    if before is not None and before.transitions != after.transitions:
+        known = set()
+    return [batch for batch in pending(after) if batch.not_before <= now and batch.checks not in known]

@@ -1,0 +1,128 @@
+"""What has to be right for runs to be safe, looked at one by one, with the fix for what is not."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from statem_dist.errors import Unavailable
+from statem_dist.roster import Roster
+from statem_dist.settings import Settings
+from statem_dist.store import keys
+from statem_dist.store.redis_store import RedisStore, connect
+
+DISK_BYTES_MIN = 200 * 1024 * 1024
+CLOCK_SKEW_MS_MAX = 2000
+
+Level = Literal["ok", "warning", "error"]
+
+
+class Finding(Struct, frozen=True):
+    """One thing that was looked at."""
+
+    level: Level
+    what: str
+    found: str
+    fix: str = ""
+
+
+def diagnose(settings: Settings) -> list[Finding]:
+    """Look at this installation, its state store and its workers."""
+    findings = [_versions(), _disk(settings)]
+    try:
+        url = settings.redis_url or _embedded_url(settings)
+        store = RedisStore(connect(url), patience_seconds=settings.patience_seconds)
+        findings += _store_findings(store)
+        findings += _worker_findings(store, settings)
+    except Unavailable as error:
+        findings.append(Finding("error", "state store", error.message, error.hint))
+    return findings
+
+
+def _versions() -> Finding:
+    names = ("statem-dist", "celery", "kombu", "redis", "msgspec")
+    found = ", ".join(f"{name} {_version(name)}" for name in names)
+    return Finding("ok", "versions", f"Python {sys.version.split()[0]}, {found}")
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _disk(settings: Settings) -> Finding:
+    place = next(path for path in (settings.state_dir, *settings.state_dir.parents) if path.exists())
+    free = shutil.disk_usage(place).free
+    found = f"{free // 1024**2} MiB free at {place}"
+    if free < DISK_BYTES_MIN:
+        return Finding("error", "disk", found, "Free space, or choose another --state-dir.")
+    return Finding("ok", "disk", found)
+
+
+def _embedded_url(settings: Settings) -> str:
+    from statem_dist.embedded.server import ensure
+
+    return ensure(settings.state_dir, idle_stop_seconds=settings.idle_stop_seconds).redis_url
+
+
+def _store_findings(store: RedisStore) -> list[Finding]:
+    before = time.time()
+    seconds, microseconds = store.call("TIME")
+    skew_ms = round(1000 * (int(seconds) + int(microseconds) / 1e6 - (before + time.time()) / 2))
+    facts = _info(store)
+    product = "Valkey" if "valkey_version" in facts else "Redis"
+    number = facts.get("valkey_version") or facts.get("redis_version", "?")
+    findings = [
+        Finding("ok", "state store", f"{product} {number} answers, and runs our scripts"),
+        Finding("ok", "clock", f"differs by {skew_ms} ms")
+        if abs(skew_ms) <= CLOCK_SKEW_MS_MAX
+        else Finding("warning", "clock", f"differs by {skew_ms} ms", "Leases use the server's clock; set this one."),
+    ]
+    # A run that cannot exist exercises a real script, which PING does not.
+    store.load("doctor")
+    if facts.get("aof_enabled") == "1":
+        findings.append(Finding("ok", "persistence", "the append-only log is on"))
+    else:
+        fix = "Set `appendonly yes` in redis.conf: a restart would lose runs."
+        findings.append(Finding("warning", "persistence", "the append-only log is off", fix))
+    policy = facts.get("maxmemory_policy", "noeviction")
+    if policy == "noeviction":
+        findings.append(Finding("ok", "eviction", policy))
+    else:
+        fix = "Set `maxmemory-policy noeviction`: this one deletes runs when memory is short."
+        findings.append(Finding("error", "eviction", policy, fix))
+    return findings
+
+
+def _worker_findings(store: RedisStore, settings: Settings) -> list[Finding]:
+    present = Roster(store).present()
+    if present:
+        listed = "; ".join(f"{card.id} ({', '.join(card.queues)}; {card.slots} slots)" for card in present)
+        findings = [Finding("ok", "workers", listed)]
+    elif settings.embedded:
+        findings = [Finding("ok", "workers", "none; commands execute checks themselves")]
+    else:
+        findings = [Finding("warning", "workers", "none", "Start one: statem-dist worker")]
+    served = {queue for card in present for queue in card.queues}
+    for queue in sorted({"checks", "llm", *served}):
+        waiting = int(store.call("LLEN", queue)) if settings.broker_url is None else 0
+        if waiting:
+            level: Level = "ok" if queue in served else "warning"
+            fix = "" if queue in served else f"Nobody serves it: statem-dist worker -Q {queue}"
+            findings.append(Finding(level, f"queue {queue}", f"{waiting} messages wait", fix))
+    overdue = sum(int(store.call("ZCARD", keys.due(shard))) for shard in range(keys.SHARDS))
+    findings.append(Finding("ok", "open work", f"{overdue} runs have a transition in flight"))
+    return findings
+
+
+def _info(store: RedisStore) -> dict[str, str]:
+    reply: Any = store.call("INFO")
+    lines = reply.decode(errors="replace").splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("#"))

@@ -1,0 +1,363 @@
+"""The verbs of the product on stored runs, as the command line, the sweep and a service need them.
+
+Where a worker serves a run's queue, a verb leaves the work to it and waits for the run's events. Where nobody
+does and the store is the embedded one, the caller executes the work itself: the same decisions, claims, leases
+and events, so that whoever comes next can settle what a killed caller has left.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from msgspec import Struct
+
+from statem_dist.coordinator import Applied, Coordinator
+from statem_dist.dispatch import Dispatcher, PushWithCommit
+from statem_dist.errors import Invalid, NotFound
+from statem_dist.follow import Deadline, Follower, OnEvent, Settled
+from statem_dist.inline import InlineWorker, is_abandoned
+from statem_dist.leases import RENEWALS_PER_LEASE
+from statem_dist.protocol.commands import Command, Goto, Resume, Save, Start
+from statem_dist.protocol.graph import Checklist, Manual, Runbook
+from statem_dist.protocol.model import Actor, Confirmations, Place, PlannedCheck, Run
+from statem_dist.protocol.plan import plan_goto
+from statem_dist.protocol.progress import CHECKS_QUEUE
+from statem_dist.roster import Roster
+from statem_dist.runbook import Parsed
+from statem_dist.settings import Settings
+from statem_dist.store.codec import StoredRunbook
+from statem_dist.store.redis_store import RedisStore, connect
+from statem_dist.store.watch import Watch, Watcher
+
+RUN_ID_LENGTH_MAX = 200
+"""Characters of a run id; it becomes part of keys, file names and environment variables."""
+
+LOOK_AGAIN_SECONDS = 5.0
+"""A waiting caller looks at the run at least that often, whatever was announced."""
+
+NEVER = Deadline()
+
+NOTHING_CONFIRMED = Confirmations()
+
+
+class StartRequest(Struct, frozen=True):
+    """What to start: a registered runbook, a clean run id, where a new run's checks are executed, and by whom."""
+
+    runbook: Runbook
+    run_id: str
+    place: Place
+    by: Actor
+    confirmations: Confirmations = Confirmations()
+    labels: dict[str, str] = {}
+
+
+class Question(Struct, frozen=True):
+    """A check that asks for a confirmation: its id in the plan, and what it asks."""
+
+    check: str
+    text: str
+
+
+class Engine:
+    """Verbs on the runs of one store; usable from several threads.
+
+    Args:
+        settings: limits and places.
+        redis_url: the state store, already reachable or about to be.
+        environ: the caller's environment, which commands get when the caller executes them.
+        inline: whether the caller executes work that nobody serves.
+    """
+
+    def __init__(
+        self, settings: Settings, redis_url: str, environ: Mapping[str, str] | None = None, *, inline: bool
+    ) -> None:
+        self.settings = settings
+        self.redis_url = redis_url
+        self.store = RedisStore(connect(redis_url), patience_seconds=settings.patience_seconds)
+        self.roster = Roster(self.store)
+        self.watcher = Watcher(redis_url)
+        self._inline = inline
+        self._inline_workers: dict[str | None, InlineWorker] = {}
+        self._environ = dict(os.environ if environ is None else environ)
+        self._coordinator = Coordinator(self.store, dispatcher_for(settings, redis_url), settings)
+        self._runbooks: dict[str, Runbook] = {}
+
+    def close(self) -> None:
+        """End what this engine has started: its listener, its leases, its commands."""
+        self.watcher.close()
+        for inline in self._inline_workers.values():
+            inline.close()
+
+    # --- reading -------------------------------------------------------------------------------------------
+
+    def run(self, run_id: str) -> Run:
+        """Return a run.
+
+        Raises:
+            NotFound: there is none of that id.
+        """
+        return self._coordinator.load(run_id).run
+
+    def runbook(self, digest: str) -> Runbook:
+        """Return a registered runbook by its hash; it is read once per process.
+
+        Raises:
+            NotFound: it is not registered in this store.
+        """
+        if digest not in self._runbooks:
+            stored = self.store.runbook(digest)
+            if stored is None:
+                raise NotFound(f"The runbook {digest[:12]} is not registered in this store.")
+            self._runbooks[digest] = stored.runbook
+        return self._runbooks[digest]
+
+    def active_run_id(self, state_dir: str) -> str:
+        """Return the run that was started or resumed last in a state directory.
+
+        Raises:
+            NotFound: none was.
+        """
+        run_id = self.store.active(state_dir)
+        if run_id is None:
+            raise NotFound(
+                "No active run.",
+                hint="Start one with `statem-dist start RUNBOOK`, or name one with --run-id.",
+                details={"state_dir": state_dir},
+            )
+        return run_id
+
+    def questions(self, run_id: str, target: str) -> tuple[Question, ...]:
+        """Return what a ``goto`` to a target will ask somebody to confirm; empty when there is no such edge."""
+        run = self.run(run_id)
+        edge = self.runbook(run.runbook).edge(run.node, target)
+        plan = plan_goto(self.runbook(run.runbook), edge) if edge else ()
+        return tuple(Question(planned.id, text) for planned in plan if (text := _asks(planned)))
+
+    # --- moving --------------------------------------------------------------------------------------------
+
+    def register(self, parsed: Parsed, source: str) -> Runbook:
+        """Keep a runbook in the store under its hash."""
+        self.store.save_runbook(StoredRunbook(runbook=parsed.runbook, text=parsed.text, source=source))
+        self._runbooks[parsed.runbook.hash] = parsed.runbook
+        return parsed.runbook
+
+    def start(self, request: StartRequest, deadline: Deadline = NEVER, on_event: OnEvent | None = None) -> Settled:
+        """Create a run, or resume the one of that id, and run the ``in_hook`` of the node it stands on.
+
+        Another runbook than before rebinds the run.
+        """
+        existing = self.store.load(request.run_id)
+        if existing is not None:
+            self._settle_leftover(existing.run, deadline)
+        queue = existing.run.place.queue if existing else request.place.queue
+        inline = self._inline_worker(queue)
+        worker = inline.worker if inline else None
+        command: Start | Resume
+        if existing is not None:
+            command = Resume(
+                runbook=request.runbook,
+                by=request.by,
+                confirmations=request.confirmations,
+                request_id=_request_id(),
+                worker=worker,
+            )
+        else:
+            command = Start(
+                run_id=request.run_id,
+                runbook=request.runbook,
+                place=request.place,
+                by=request.by,
+                confirmations=request.confirmations,
+                labels=request.labels,
+                request_id=_request_id(),
+                worker=worker,
+            )
+        return self._carry_out(request.run_id, command, inline, deadline, on_event)
+
+    def goto(
+        self,
+        run_id: str,
+        target: str,
+        by: Actor,
+        confirmations: Confirmations = NOTHING_CONFIRMED,
+        *,
+        from_entry: str | None = None,
+        wait: bool = True,
+        deadline: Deadline = NEVER,
+        on_event: OnEvent | None = None,
+    ) -> Settled:
+        """Attempt the transition to a target, and wait until it has settled or time is up.
+
+        Without ``wait`` it is left to workers, present or to come, and returned as it is then. A transition to the same target that a killed caller has left is finished instead of beginning another.
+
+        Raises:
+            UnknownTarget: there is no such edge.
+            TransitionInFlight: another transition of the run is open, and alive.
+        """
+        run = self.run(run_id)
+        left = self._settle_leftover(run, deadline)
+        if left is not None and left.transition.kind == "goto" and left.transition.target == target:
+            return left
+        inline = self._inline_worker(run.place.queue) if wait else None
+        command = Goto(
+            runbook=self.runbook(run.runbook),
+            target=target,
+            by=by,
+            confirmations=confirmations,
+            request_id=_request_id(),
+            worker=inline.worker if inline else None,
+            from_entry=from_entry,
+        )
+        return self._carry_out(run_id, command, inline, deadline if wait else Deadline(0), on_event)
+
+    def save(
+        self,
+        run_id: str,
+        by: Actor,
+        confirmations: Confirmations = NOTHING_CONFIRMED,
+        *,
+        skip_hooks: bool = False,
+        deadline: Deadline = NEVER,
+        on_event: OnEvent | None = None,
+    ) -> Settled:
+        """Run the ``out_hook`` of the current node without moving."""
+        run = self.run(run_id)
+        self._settle_leftover(run, deadline)
+        inline = self._inline_worker(run.place.queue)
+        command = Save(
+            runbook=self.runbook(run.runbook),
+            by=by,
+            confirmations=confirmations,
+            skip_hooks=skip_hooks,
+            request_id=_request_id(),
+            worker=inline.worker if inline else None,
+        )
+        return self._carry_out(run_id, command, inline, deadline, on_event)
+
+    def settle_leftover(self, run_id: str) -> Settled | None:
+        """Settle a transition that a killed caller has left; return it, or None when there was none."""
+        return self._settle_leftover(self.run(run_id), NEVER)
+
+    # --- carrying out ----------------------------------------------------------------------------------------
+
+    def _carry_out(
+        self,
+        run_id: str,
+        command: Command,
+        inline: InlineWorker | None,
+        deadline: Deadline,
+        on_event: OnEvent | None,
+    ) -> Settled:
+        """Apply a command that opens a transition, and see it through in the caller or in a worker."""
+        if inline is not None:
+            applied = inline.apply(run_id, command)
+            return inline.carry_out(applied, self._follower(applied, on_event), deadline)
+        with self.watcher.watch(run_id) as watch:
+            applied = self._coordinator.apply(run_id, command)
+            return self._wait(self._follower(applied, on_event), watch, deadline)
+
+    def _wait(self, follower: Follower, watch: Watch, deadline: Deadline) -> Settled:
+        """Wait until a transition that workers carry out has settled or time is up.
+
+        Where the last worker has gone meanwhile, the caller takes over.
+        """
+        while True:
+            run = self.run(follower.run_id)
+            follower.show_new_events()
+            settled = follower.look(run)
+            if not settled.transition.open or deadline.passed:
+                return settled
+            inline = self._inline_worker(run.place.queue)
+            if inline is not None and is_abandoned(settled.transition):
+                return inline.finish(follower, deadline)
+            watch.wait(run.version, deadline.bound(LOOK_AGAIN_SECONDS))
+
+    def _settle_leftover(self, run: Run, deadline: Deadline) -> Settled | None:
+        """Finish the open transition of a run if nobody else will; return it as it ended."""
+        transition = run.in_flight
+        if transition is None or not is_abandoned(transition):
+            return None
+        inline = self._inline_worker(run.place.queue)
+        if inline is None:
+            return None
+        return inline.finish(Follower(self.store, run.id, transition.id, run.version, None), deadline)
+
+    def _follower(self, applied: Applied, on_event: OnEvent | None) -> Follower:
+        transition = applied.run.transition
+        assert transition is not None, "a verb opens a transition"
+        before = applied.run.version - len(applied.events)
+        return Follower(self.store, applied.run.id, transition.id, before, on_event)
+
+    def _inline_worker(self, queue: str | None) -> InlineWorker | None:
+        """Return the caller as a worker if it has to execute the work itself, else None."""
+        if not self._inline or self.roster.serves(queue or CHECKS_QUEUE):
+            return None
+        if queue not in self._inline_workers:
+            patience = self.settings.lease_seconds / (2 * RENEWALS_PER_LEASE)
+            self._inline_workers[queue] = InlineWorker(
+                self.store,
+                RedisStore(connect(self.redis_url), patience_seconds=patience),
+                self.settings,
+                self._environ,
+                queue,
+            )
+        return self._inline_workers[queue]
+
+
+def dispatcher_for(settings: Settings, redis_url: str) -> Dispatcher:
+    """Return how work is dispatched: with the commit where the broker is the store's Redis, else after it."""
+    if settings.broker_url is None or settings.broker_url == redis_url:
+        return PushWithCommit()
+    from statem_dist.publish import PublishAfterCommit
+
+    return PublishAfterCommit(settings.broker_url)
+
+
+def clean_run_id(text: str) -> str:
+    """Return a run id of safe characters: trimmed, and each stretch of others turned into a hyphen.
+
+    Raises:
+        Invalid: nothing is left, or it is too long.
+    """
+    cleaned = re.sub(r"[^A-Za-z0-9._-]+", "-", text.strip()).strip("-")
+    if not cleaned.strip("."):
+        raise Invalid(f"The run id {text!r} has no usable character.", hint="Use letters, digits, '.', '_' and '-'.")
+    if len(cleaned) > RUN_ID_LENGTH_MAX:
+        raise Invalid(
+            f"The run id is {len(cleaned)} characters long; {RUN_ID_LENGTH_MAX} are allowed.",
+            hint="Choose a shorter one, and keep the rest in labels.",
+        )
+    return cleaned
+
+
+def new_run_id(name: str) -> str:
+    """Return a run id for a new run of a runbook: its name, the time in UTC, and 16 random bits."""
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "run"
+    return f"{stem[:80]}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
+
+
+def workspace_of(spec: Path) -> str:
+    """Return the default workspace of a runbook file: the folder it lies in."""
+    return str(spec.resolve().parent)
+
+
+def _asks(planned: PlannedCheck) -> str:
+    """Return what a check asks to be confirmed, or an empty text when it asks for nothing."""
+    if not planned.check.confirm:
+        return ""
+    match planned.check.do:
+        case Manual(text):
+            return text
+        case Checklist(items):
+            return "; ".join(items)
+        case _:
+            return ""
+
+
+def _request_id() -> str:
+    return f"req_{secrets.token_hex(8)}"

@@ -1,0 +1,129 @@
+"""Every error that the project raises on purpose, in one tree.
+
+Each class says whose turn it is (author of a runbook, caller, infrastructure, us) and maps to one exit code
+of the CLI and one HTTP status, here and nowhere else::
+
+    StatemError                     exit  HTTP   whose turn
+    ├── RunbookInvalid                1    422   the author of the runbook (or of a sweep file)
+    ├── CallerError
+    │   ├── Usage                    64    400   the caller: the command line itself is wrong
+    │   ├── Invalid                   1    422   the caller: a value that cannot be used
+    │   ├── NotFound                  1    404   the caller: no such run, node, runbook
+    │   └── UnknownTarget             1    409   the caller: no such edge from here; names the allowed ones
+    ├── Conflict                      5    409   the caller, later: somebody else was faster
+    │   └── TransitionInFlight        5    409
+    ├── Unavailable                   8    503   the operator: Redis, the broker, the state directory
+    └── StoredDataUnreadable          1    500   the operator: written by a newer version, or damaged
+
+Outcomes of a transition (blocked, pending) are values, not errors; their exit codes are in ``ExitCode``.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, ClassVar
+
+
+class ExitCode(IntEnum):
+    """Exit codes of ``statem-dist``; a promise to scripts."""
+
+    DONE = 0
+    ERROR = 1
+    BLOCKED = 2
+    NOT_AUTHORISED = 4
+    CONFLICT = 5
+    UNSUCCESSFUL = 6
+    PENDING = 7
+    UNREACHABLE = 8
+    USAGE = 64
+    INTERRUPTED = 130
+
+
+class StatemError(Exception):
+    """Base of all deliberate errors.
+
+    Args:
+        message: what happened, in one sentence that names the thing concerned.
+        hint: what to do about it, or an empty text.
+        details: machine-readable facts for ``--json`` and problem+json.
+    """
+
+    exit_code: ClassVar[ExitCode] = ExitCode.ERROR
+    http_status: ClassVar[int] = 500
+    code: ClassVar[str] = "error"
+
+    def __init__(self, message: str, *, hint: str = "", details: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.details = details or {}
+
+
+class RunbookInvalid(StatemError):
+    """A runbook or sweep file that cannot be used; the message lists every problem with its place."""
+
+    http_status = 422
+    code = "runbook_invalid"
+
+
+class CallerError(StatemError):
+    """The request itself cannot be honoured as it stands."""
+
+    http_status = 400
+    code = "bad_request"
+
+
+class Usage(CallerError):
+    """A command line that is no command."""
+
+    exit_code = ExitCode.USAGE
+    code = "usage"
+
+
+class Invalid(CallerError):
+    """A value that cannot be used, such as an empty run id."""
+
+    http_status = 422
+    code = "invalid"
+
+
+class NotFound(CallerError):
+    """A run, node or runbook that does not exist."""
+
+    http_status = 404
+    code = "not_found"
+
+
+class UnknownTarget(CallerError):
+    """A ``goto`` along an edge that does not exist; ``details["allowed"]`` lists those that do."""
+
+    http_status = 409
+    code = "unknown_target"
+
+
+class Conflict(StatemError):
+    """Somebody else changed the run first, again and again; nothing was written."""
+
+    exit_code = ExitCode.CONFLICT
+    http_status = 409
+    code = "conflict"
+
+
+class TransitionInFlight(Conflict):
+    """Another transition of the run is open; ``details["transition"]`` says which."""
+
+    code = "transition_in_flight"
+
+
+class Unavailable(StatemError):
+    """Redis, the broker or the state directory cannot be used right now."""
+
+    exit_code = ExitCode.UNREACHABLE
+    http_status = 503
+    code = "unavailable"
+
+
+class StoredDataUnreadable(StatemError):
+    """A stored document that this version does not understand."""
+
+    code = "stored_data_unreadable"

@@ -1,0 +1,182 @@
+"""The history of a run as readers want it: one entry per move, folded from the events that made it.
+
+The event log is finer: a ``goto`` is opened, its checks settle one by one, the run enters a node, the
+transition settles. Reading the last entries therefore folds backwards, from the newest event to the opening of
+the oldest transition asked for, and costs what those transitions cost, however long the history is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from msgspec import Struct
+
+from statem_dist.protocol.events import Event, NodeEntered, RunCreated, RunRebound, TransitionOpened
+from statem_dist.protocol.evolve import evolve
+from statem_dist.protocol.model import SCHEMA, Place, Run, Transition
+from statem_dist.store.base import Store
+from statem_dist.views import goto_facts, result_views
+
+PAGE = 200
+"""Events read at a time when folding backwards."""
+
+
+class Move(Struct, frozen=True):
+    """A transition as it is told in a history: the number of the event that opened it, what it was, and the
+    entry that it made, if it moved the run."""
+
+    number: int
+    transition: Transition
+    entry_id: str | None
+
+
+class Rebinding(Struct, frozen=True):
+    """A change of the runbook that a run follows, with the number of its event."""
+
+    number: int
+    event: RunRebound
+
+
+def moves(store: Store, run: Run) -> Iterator[Move | Rebinding]:
+    """Yield what happened to a run after its creation, newest first, the open transition included."""
+    gathered: list[Event] = []
+    before: int | None = None
+    while True:
+        page = store.latest_events(run.id, before, PAGE)
+        for number, event in page:
+            before = number
+            if isinstance(event, RunCreated):
+                return
+            if isinstance(event, RunRebound):
+                yield Rebinding(number, event)
+                continue
+            gathered.append(event)
+            if isinstance(event, TransitionOpened):
+                yield _fold(run, number, list(reversed(gathered)))
+                gathered = []
+        if not page:
+            return
+
+
+def find_transition(store: Store, run: Run, transition_id: str) -> Transition | None:
+    """Return a transition of a run by its id, also one that later ones have followed."""
+    if run.transition is not None and run.transition.id == transition_id:
+        return run.transition
+    told = (move.transition for move in moves(store, run) if isinstance(move, Move))
+    return next((transition for transition in told if transition.id == transition_id), None)
+
+
+def history(store: Store, run: Run, limit: int | None = None) -> list[dict[str, Any]]:
+    """Return the entries of a run's history, oldest first; with a limit, the last ones.
+
+    Each entry is a mapping with ``event``, ``ts`` (ISO 8601, UTC) and the fields of its kind: ``start``,
+    ``resume``, ``rebind``, ``migrate_current``, ``in_hook``, ``goto``, ``goto_blocked``, ``goto_cancelled``,
+    ``goto_error``, ``save``, ``save_blocked``.
+    """
+    newest_first: list[dict[str, Any]] = []
+    for move in moves(store, run):
+        if isinstance(move, Rebinding):
+            newest_first += reversed(_rebinding_entries(move))
+        elif not move.transition.open:
+            newest_first += reversed(_entries(move))
+        if limit is not None and len(newest_first) >= limit:
+            break
+    oldest_first = newest_first[::-1]
+    return oldest_first if limit is None else oldest_first[-limit:] if limit else []
+
+
+def _fold(run: Run, number: int, events: list[Event]) -> Move:
+    """Fold the events of one transition on a stand-in for the run as it was before."""
+    opened = events[0]
+    assert isinstance(opened, TransitionOpened)
+    before = Run(
+        id=run.id,
+        runbook=run.runbook,
+        runbook_name=run.runbook_name,
+        place=Place(workspace=""),
+        node=opened.source,
+        entry_id="",
+        created_at=0,
+        updated_at=0,
+        version=number - 1,
+        schema=SCHEMA,
+    )
+    for event in events:
+        before = evolve(before, event)
+    assert before.transition is not None
+    entry = next((event.entry_id for event in events if isinstance(event, NodeEntered)), None)
+    return Move(number, before.transition, entry)
+
+
+def _rebinding_entries(rebinding: Rebinding) -> list[dict[str, Any]]:
+    event = rebinding.event
+    facts = {"ts": timestamp(event.at), "number": rebinding.number}
+    told: list[dict[str, Any]] = [
+        {"event": "rebind", **facts, "previous_hash": event.previous, "spec_hash": event.runbook}
+    ]
+    if event.migrated_from is not None:
+        moved = {"from": event.migrated_from, "to": event.node, "current_entry_id": event.entry_id}
+        told.append({"event": "migrate_current", **facts, **moved})
+    return told
+
+
+def _entries(move: Move) -> list[dict[str, Any]]:
+    transition = move.transition
+    stamp = timestamp(transition.settled_at or transition.opened_at)
+    number = move.number
+    match transition.kind:
+        case "start" | "resume":
+            began = timestamp(transition.opened_at)
+            return [
+                {"event": transition.kind, "ts": began, "number": number, "current": transition.source},
+                {
+                    "event": "in_hook",
+                    "ts": stamp,
+                    "number": number,
+                    "node": transition.source,
+                    "reason": transition.kind,
+                    "results": result_views(transition),
+                },
+            ]
+        case "save":
+            return [
+                {
+                    "event": "save" if transition.outcome == "committed" else "save_blocked",
+                    "ts": stamp,
+                    "number": number,
+                    "node": transition.source,
+                    "skip_hooks": transition.skip_hooks,
+                    "results": result_views(transition),
+                }
+            ]
+        case "goto":
+            return [{"ts": stamp, "number": number, **_goto_entry(move)}]
+
+
+def _goto_entry(move: Move) -> dict[str, Any]:
+    transition = move.transition
+    facts = {"from": transition.source, "to": transition.target, **goto_facts(transition)}
+    if transition.outcome in ("committed", "error") and transition.entered:
+        return {
+            "event": "goto",
+            **facts,
+            "current_entry_id": move.entry_id,
+            "before_transfer": result_views(transition, "before_transfer"),
+            "condition": result_views(transition, "condition"),
+            "out_hook": result_views(transition, "out_hook"),
+            "edge_hook": result_views(transition, "hook"),
+            "in_hook": result_views(transition, "in_hook"),
+        }
+    return {
+        "event": f"goto_{transition.outcome}",
+        **facts,
+        "stage": transition.stage,
+        "results": result_views(transition),
+    }
+
+
+def timestamp(at: int) -> str:
+    """Return a time in ms since the epoch as ISO 8601 in UTC, to the millisecond."""
+    return datetime.fromtimestamp(at / 1000, tz=UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,48 @@
+"""Who executes: names of workers that are unique per process start, and whether such a process still lives."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+
+def this_process(role: str) -> str:
+    """Return an identity for this process, such as ``cli:host:4711:98765`` (role, host, pid, start time)."""
+    return f"{role}:{socket.gethostname()}:{os.getpid()}:{_start_time(os.getpid()) or 0}"
+
+
+def is_dead(worker: str) -> bool:
+    """Return whether a worker is known to be dead: it ran on this host, and its process is gone.
+
+    False also means "unknown", as for a worker on another host; its lease will tell.
+    """
+    try:
+        _, host, pid_text, started = worker.rsplit(":", 3)
+        pid = int(pid_text)
+    except ValueError:
+        return False
+    if host != socket.gethostname():
+        return False
+    if started != "0":
+        return _start_time(pid) != int(started)
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
+
+
+def _start_time(pid: int) -> int | None:
+    """Return when a process started, in clock ticks since boot, or None where the system does not say.
+
+    A zombie has ended: it counts as gone.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] == "Z" else int(fields[19])

@@ -1,0 +1,111 @@
+"""What somebody wants of a run, in the imperative. ``decide`` answers each with events or a rejection.
+
+Whatever is random or comes from outside (ids, jitter, who asks) comes in with the command.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from statem_dist.protocol.graph import Runbook
+from statem_dist.protocol.model import Actor, Confirmations, Place, Worker
+from statem_dist.protocol.outcome import Outcome
+
+
+class Start(Struct, frozen=True):
+    """Create a run on the initial node and run that node's ``in_hook``."""
+
+    run_id: str
+    runbook: Runbook
+    place: Place
+    by: Actor
+    confirmations: Confirmations = Confirmations()
+    labels: dict[str, str] = {}
+    request_id: str = ""
+    worker: Worker | None = None
+
+
+class Resume(Struct, frozen=True):
+    """Take up a run again: run the current node's ``in_hook`` once more."""
+
+    runbook: Runbook
+    by: Actor
+    confirmations: Confirmations = Confirmations()
+    request_id: str = ""
+    worker: Worker | None = None
+
+
+class Goto(Struct, frozen=True):
+    """Attempt the transition to ``target``. ``worker`` is who would execute checks on the spot, if anybody.
+
+    ``from_entry`` is the entry the caller believes to be current; another one makes the command stale.
+    """
+
+    runbook: Runbook
+    target: str
+    by: Actor
+    confirmations: Confirmations = Confirmations()
+    request_id: str = ""
+    worker: Worker | None = None
+    from_entry: str | None = None
+
+
+class Save(Struct, frozen=True):
+    """Run the current node's ``out_hook`` without moving."""
+
+    runbook: Runbook
+    by: Actor
+    confirmations: Confirmations = Confirmations()
+    skip_hooks: bool = False
+    request_id: str = ""
+    worker: Worker | None = None
+
+
+class ClaimWork(Struct, frozen=True):
+    """Take a batch that begins with ``check``. It decides to nothing when the batch is not on offer."""
+
+    transition: str
+    check: str
+    worker: Worker
+
+
+class RecordOutcomes(Struct, frozen=True):
+    """Report what came of the first checks of a claim, in order.
+
+    ``claim_more`` lets the same worker go straight on with the next batch of its queues, in the same commit.
+    ``jitter`` is a random number in [0, 1) for the interval before another try.
+    """
+
+    transition: str
+    token: int
+    worker: Worker
+    outcomes: tuple[Outcome, ...]
+    jitter: float = 0.0
+    claim_more: bool = True
+
+
+class ReturnWork(Struct, frozen=True):
+    """Give a claim back unfinished, as a worker does that is being shut down."""
+
+    transition: str
+    token: int
+
+
+class ExpireClaim(Struct, frozen=True):
+    """Declare a claim lost, because its lease ran out or its worker is known to be dead."""
+
+    transition: str
+    token: int
+
+
+class Cancel(Struct, frozen=True):
+    """End the open transition; nothing that it would still do is done."""
+
+    transition: str
+    reason: str
+    by: Actor
+
+
+Command: TypeAlias = Start | Resume | Goto | Save | ClaimWork | RecordOutcomes | ReturnWork | ExpireClaim | Cancel

@@ -1,0 +1,486 @@
+"""The decider: from a run and a command to the events that follow, or a typed rejection.
+
+Who may send what, and what it leads to:
+
+================  ============================================  ==============================================
+command           allowed when                                  otherwise
+================  ============================================  ==============================================
+Start             the run does not exist                        decides to nothing when it is a repeat
+Goto              no transition is open; the edge exists        TransitionInFlight; UnknownTarget; Conflict
+Resume, Save      no transition is open                         TransitionInFlight
+ClaimWork         the batch is owed and nobody has it           decides to nothing
+RecordOutcomes    the token is that of a live claim             decides to nothing
+ReturnWork        the token is that of a live claim             decides to nothing
+ExpireClaim       the token is that of a live claim             decides to nothing
+Cancel            that transition is open and did not commit    Conflict
+================  ============================================  ==============================================
+
+A late, repeated or foreign message is no error: it decides to nothing. After the events that a command asks
+for, the decider goes on with everything that needs nobody else: it settles messages and confirmations, judges
+stages, enters the target. It stops where a worker owes a result, or at the end.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from statem_dist.errors import Conflict, TransitionInFlight, UnknownTarget
+from statem_dist.protocol.commands import (
+    Cancel,
+    ClaimWork,
+    Command,
+    ExpireClaim,
+    Goto,
+    RecordOutcomes,
+    Resume,
+    ReturnWork,
+    Save,
+    Start,
+)
+from statem_dist.protocol.events import (
+    CheckRetrying,
+    CheckSettled,
+    Event,
+    NodeEntered,
+    RunCreated,
+    RunRebound,
+    TransitionOpened,
+    TransitionSettled,
+    WorkClaimed,
+    WorkLost,
+    WorkReturned,
+)
+from statem_dist.protocol.evolve import evolve
+from statem_dist.protocol.graph import Checklist, Manual, Message, Retry
+from statem_dist.protocol.model import PlannedCheck, Run, Transition, Worker
+from statem_dist.protocol.outcome import INFRASTRUCTURE, CheckResult, Outcome, Tier, tier_of
+from statem_dist.protocol.plan import plan_goto, plan_in_hook, plan_out_hook
+from statem_dist.protocol.progress import (
+    Committing,
+    Complete,
+    Stopped,
+    Waiting,
+    decided_here,
+    pending,
+    repeatable,
+    walk,
+)
+from statem_dist.protocol.stages import HOOK_PURPOSES
+
+STARTS_MAX = 3
+"""How often the execution of one check may be begun before its dying workers are taken for its fault."""
+
+
+def decide(run: Run | None, command: Command, now: int) -> list[Event]:
+    """Return the events that a command leads to; an empty list when it changes nothing.
+
+    Args:
+        run: the run as stored, or None when there is none yet.
+        command: what is asked for.
+        now: milliseconds since the epoch, by the clock of the store.
+
+    Raises:
+        TransitionInFlight: another transition of the run is open.
+        UnknownTarget: no edge leads from the current node to the target.
+        Conflict: the caller's view of the run is stale.
+    """
+    if isinstance(command, Start):
+        return _start(run, command, now)
+    assert run is not None, "every command but Start is for a run that exists"
+    match command:
+        case Goto():
+            return _goto(run, command, now)
+        case Resume():
+            return _resume(run, command, now)
+        case Save():
+            return _save(run, command, now)
+        case ClaimWork():
+            return _claim(run, command, now)
+        case RecordOutcomes():
+            return _record(run, command, now)
+        case ReturnWork():
+            released = _live_claim(run, command.transition, command.token)
+            return [WorkReturned(now, command.transition, command.token)] if released else []
+        case ExpireClaim():
+            return _expire(run, command, now)
+        case Cancel():
+            return _cancel(run, command, now)
+        case _:
+            assert_never(command)
+
+
+# --- opening a transition -------------------------------------------------------------------------------------
+
+
+def _start(run: Run | None, command: Start, now: int) -> list[Event]:
+    if run is not None:
+        _refuse_unless_repeated(run, command.request_id)
+        return []
+    runbook = command.runbook
+    final = not runbook.exits(runbook.initial)
+    created = RunCreated(
+        at=now,
+        run_id=command.run_id,
+        runbook=runbook.hash,
+        runbook_name=runbook.name,
+        node=runbook.initial,
+        entry_id=f"{command.run_id}-e1",
+        place=command.place,
+        by=command.by,
+        final=final,
+        labels=command.labels,
+    )
+    opened = TransitionOpened(
+        at=now,
+        transition="t1",
+        kind="start",
+        source=runbook.initial,
+        target=runbook.initial,
+        plan=plan_in_hook(runbook, runbook.initial),
+        by=command.by,
+        request_id=command.request_id,
+        confirmations=command.confirmations,
+        final=final,
+    )
+    return _follow(None, [created, opened], now, command.worker)
+
+
+def _goto(run: Run, command: Goto, now: int) -> list[Event]:
+    if _is_repeat(run, command.request_id):
+        return []
+    _refuse_in_flight(run)
+    if command.from_entry is not None and command.from_entry != run.entry_id:
+        raise Conflict(
+            f"Run {run.id!r} has moved on: it stands on {run.node!r}, entry {run.entry_id}, not {command.from_entry}.",
+            hint="Look at the current node first, then decide again.",
+            details={"run_id": run.id, "current": run.node, "current_entry_id": run.entry_id},
+        )
+    runbook = command.runbook
+    edge = runbook.edge(run.node, command.target)
+    if edge is None:
+        raise unknown_target(run, [exit_.target for exit_ in runbook.exits(run.node)], command.target)
+    attempt = run.attempts.get(edge.target, 0) + 1
+    exhausted = edge.max_attempts is not None and attempt > edge.max_attempts
+    opened = TransitionOpened(
+        at=now,
+        transition=f"t{run.transitions + 1}",
+        kind="goto",
+        source=edge.source,
+        target=edge.target,
+        plan=() if exhausted else plan_goto(runbook, edge),
+        order=runbook.order,
+        by=command.by,
+        request_id=command.request_id,
+        confirmations=command.confirmations,
+        attempt=attempt,
+        max_attempts=edge.max_attempts,
+        final=not runbook.exits(edge.target),
+    )
+    return _follow(run, [opened], now, command.worker)
+
+
+def _resume(run: Run, command: Resume, now: int) -> list[Event]:
+    if _is_repeat(run, command.request_id):
+        return []
+    _refuse_in_flight(run)
+    runbook = command.runbook
+    events: list[Event] = []
+    if runbook.hash != run.runbook:
+        rebound = _rebind(run, command, now)
+        events.append(rebound)
+        run_then = evolve(run, rebound)
+    else:
+        run_then = run
+    opened = TransitionOpened(
+        at=now,
+        transition=f"t{run.transitions + 1}",
+        kind="resume",
+        source=run_then.node,
+        target=run_then.node,
+        plan=plan_in_hook(runbook, run_then.node),
+        by=command.by,
+        request_id=command.request_id,
+        confirmations=command.confirmations,
+        final=run_then.final,
+    )
+    return _follow(run, [*events, opened], now, command.worker)
+
+
+def _rebind(run: Run, command: Resume, now: int) -> RunRebound:
+    """Bind a run to an edited runbook; where its node is gone, it goes back to the initial one."""
+    runbook = command.runbook
+    gone = runbook.node(run.node) is None
+    node = runbook.initial if gone else run.node
+    return RunRebound(
+        at=now,
+        runbook=runbook.hash,
+        runbook_name=runbook.name,
+        node=node,
+        entry_id=f"{run.id}-e{run.entries + 1}" if gone else run.entry_id,
+        by=command.by,
+        previous=run.runbook,
+        migrated_from=run.node if gone else None,
+        final=not runbook.exits(node),
+    )
+
+
+def _save(run: Run, command: Save, now: int) -> list[Event]:
+    if _is_repeat(run, command.request_id):
+        return []
+    _refuse_in_flight(run)
+    opened = TransitionOpened(
+        at=now,
+        transition=f"t{run.transitions + 1}",
+        kind="save",
+        source=run.node,
+        target=run.node,
+        plan=() if command.skip_hooks else plan_out_hook(command.runbook, run.node),
+        by=command.by,
+        request_id=command.request_id,
+        confirmations=command.confirmations,
+        final=run.final,
+        skip_hooks=command.skip_hooks,
+    )
+    return _follow(run, [opened], now, command.worker)
+
+
+def unknown_target(run: Run, allowed: list[str], target: str) -> UnknownTarget:
+    """Return the error for a ``goto`` along an edge that does not exist."""
+    named = ", ".join(allowed) or "(none)"
+    return UnknownTarget(
+        f"No edge leads from {run.node!r} to {target!r}. Allowed targets: {named}",
+        hint="Choose one of the allowed targets." if allowed else "The current node is an end of the runbook.",
+        details={"run_id": run.id, "current": run.node, "target": target, "allowed": allowed},
+    )
+
+
+def _is_repeat(run: Run, request_id: str) -> bool:
+    """Return whether this very request was accepted already, so that its repetition changes nothing."""
+    return bool(request_id) and run.transition is not None and run.transition.request_id == request_id
+
+
+def _refuse_unless_repeated(run: Run, request_id: str) -> None:
+    if not _is_repeat(run, request_id):
+        raise Conflict(
+            f"Run {run.id!r} exists already; it stands on {run.node!r}.",
+            hint="Resume it, or choose another run id.",
+            details={"run_id": run.id, "current": run.node},
+        )
+
+
+def _refuse_in_flight(run: Run) -> None:
+    transition = run.in_flight
+    if transition is None:
+        return
+    way = f"{transition.source} -> {transition.target}" if transition.kind == "goto" else transition.kind
+    raise TransitionInFlight(
+        f"Run {run.id!r} is in transition {transition.id} ({way}), begun by {transition.by.id or 'somebody'}.",
+        hint="Wait until it has settled, then look at the current node.",
+        details={
+            "run_id": run.id,
+            "current": run.node,
+            "transition": transition.id,
+            "from": transition.source,
+            "to": transition.target,
+            "kind": transition.kind,
+        },
+    )
+
+
+# --- work ----------------------------------------------------------------------------------------------------
+
+
+def _claim(run: Run, command: ClaimWork, now: int) -> list[Event]:
+    for batch in pending(run):
+        if batch.transition == command.transition and batch.checks[0] == command.check and batch.not_before <= now:
+            assert run.transition is not None
+            token = run.transition.token + 1
+            return [WorkClaimed(now, batch.transition, token, batch.checks, command.worker.id)]
+    return []
+
+
+def _record(run: Run, command: RecordOutcomes, now: int) -> list[Event]:
+    claimed = _live_claim(run, command.transition, command.token)
+    if claimed is None:
+        return []
+    transition, checks = claimed
+    events: list[Event] = []
+    for check_id, outcome in zip(checks, command.outcomes, strict=False):
+        planned = transition.planned(check_id)
+        assert planned is not None, "claims cover planned checks"
+        tries = transition.tries.get(check_id, 0) + 1
+        if _to_be_retried(planned, outcome, tries):
+            not_before = now + _interval_ms(planned.check.retry, tries, command.jitter)
+            events.append(CheckRetrying(now, transition.id, check_id, tries, not_before, outcome))
+            return _follow(run, events, now, None)
+        result = _result(planned, transition, outcome, command.worker.id, tries)
+        events.append(CheckSettled(now, transition.id, check_id, result))
+        if planned.purpose in HOOK_PURPOSES and planned.check.stops and not result.passed:
+            # An effect ends with its first failure, also if its worker went on before it reported.
+            break
+    finished = len(events) == len(checks)
+    return _follow(run, events, now, command.worker if finished and command.claim_more else None)
+
+
+def _expire(run: Run, command: ExpireClaim, now: int) -> list[Event]:
+    claimed = _live_claim(run, command.transition, command.token)
+    if claimed is None:
+        return []
+    transition, checks = claimed
+    begun = transition.planned(checks[0])
+    assert begun is not None, "claims cover planned checks"
+    events: list[Event] = [WorkLost(now, transition.id, command.token)]
+    starts = transition.starts.get(begun.id, 0)
+    if not repeatable(begun):
+        unknown = Outcome(
+            passed=False,
+            reason="hook_outcome_unknown",
+            output="The worker was lost while this ran, and it must not run twice: nobody knows what it did.",
+        )
+        events.append(CheckSettled(now, transition.id, begun.id, _result(begun, transition, unknown, "", starts)))
+    elif starts >= STARTS_MAX:
+        lost = Outcome(
+            passed=False,
+            reason="worker_lost",
+            output=f"Its worker was lost {starts} times in a row while this ran.",
+        )
+        events.append(CheckSettled(now, transition.id, begun.id, _result(begun, transition, lost, "", starts)))
+    return _follow(run, events, now, None)
+
+
+def _live_claim(run: Run, transition_id: str, token: int) -> tuple[Transition, tuple[str, ...]] | None:
+    transition = run.in_flight
+    if transition is None or transition.id != transition_id:
+        return None
+    claim = transition.claim(token)
+    return None if claim is None else (transition, claim.checks)
+
+
+def _to_be_retried(planned: PlannedCheck, outcome: Outcome, tries: int) -> bool:
+    retry = planned.check.retry
+    if outcome.passed or outcome.reason in ("no_reviewer", "cancelled") or tries >= retry.maximum_attempts:
+        return False
+    if outcome.reason == "spawn_failed":
+        return "infrastructure" in retry.on
+    if not repeatable(planned):
+        return False
+    if outcome.reason in INFRASTRUCTURE:
+        return "infrastructure" in retry.on
+    return ("timed_out" if outcome.reason == "timed_out" else "failed") in retry.on
+
+
+def _interval_ms(retry: Retry, tries: int, jitter: float) -> int:
+    seconds = min(retry.initial_interval * retry.backoff_coefficient ** (tries - 1), retry.maximum_interval)
+    return round(1000 * seconds * (1 + retry.jitter * jitter))
+
+
+def _result(planned: PlannedCheck, transition: Transition, outcome: Outcome, by: str, tries: int) -> CheckResult:
+    if outcome.reason == "no_reviewer":
+        # Without a reviewer a review is what it would be without a model: a question to a person.
+        return _confirmation(planned, transition, "No reviewer is configured (STATEM_LLM_REVIEW_CMD). ")
+    return CheckResult(outcome=outcome, tier=tier_of(planned.check), by=by, tries=tries)
+
+
+# --- what needs nobody else ------------------------------------------------------------------------------------
+
+
+def _follow(run: Run | None, events: list[Event], now: int, worker: Worker | None) -> list[Event]:
+    """Add to the events of a command everything that follows from them, and a claim for ``worker``."""
+    for event in events:
+        run = evolve(run, event)
+    assert run is not None
+    while (following := _next_event(run, now)) is not None:
+        events.append(following)
+        run = evolve(run, following)
+    if worker is not None and run.transition is not None:
+        for batch in pending(run):
+            if batch.queue in worker.queues and batch.not_before <= now:
+                events.append(WorkClaimed(now, batch.transition, run.transition.token + 1, batch.checks, worker.id))
+                break
+    return events
+
+
+def _next_event(run: Run, now: int) -> Event | None:
+    transition = run.in_flight
+    if transition is None:
+        return None
+    if transition.exhausted:
+        return TransitionSettled(now, transition.id, "blocked", stage="max_attempts")
+    match walk(transition):
+        case Waiting(steps):
+            for planned in steps[0]:
+                if decided_here(planned):
+                    return CheckSettled(now, transition.id, planned.id, _decision(planned, transition))
+            return None
+        case Stopped(stage, failures):
+            return _stopped(transition, stage.report(failures[0].purpose), failures, now)
+        case Committing():
+            entry_id = f"{run.id}-e{run.entries + 1}"
+            return NodeEntered(now, transition.id, transition.target, entry_id, transition.final)
+        case Complete():
+            return TransitionSettled(now, transition.id, "committed")
+        case position:
+            assert_never(position)
+
+
+def _stopped(transition: Transition, stage: str, failures: tuple[PlannedCheck, ...], now: int) -> TransitionSettled:
+    reasons = [transition.results[planned.id].outcome.reason for planned in failures]
+    unevaluated = [reason for reason in reasons if reason in INFRASTRUCTURE]
+    if len(unevaluated) == len(reasons):
+        return TransitionSettled(now, transition.id, "error", stage=stage, reason=unevaluated[0])
+    # What is already true stays true: after the commit, and for a run that exists, a failing hook is reported.
+    moved = transition.entered or transition.kind in ("start", "resume")
+    return TransitionSettled(now, transition.id, "committed" if moved else "blocked", stage=stage)
+
+
+def _decision(planned: PlannedCheck, transition: Transition) -> CheckResult:
+    match planned.check.do:
+        case Message(text):
+            outcome = Outcome(passed=True, reason="shown", output=text)
+            return CheckResult(outcome=outcome, tier="attestation")
+        case _:
+            return _confirmation(planned, transition)
+
+
+def _confirmation(planned: PlannedCheck, transition: Transition, preface: str = "") -> CheckResult:
+    """Settle a question by what the caller confirmed when the transition was requested."""
+    by = transition.by
+    text = _question(planned)
+    tier: Tier = "attestation" if isinstance(planned.check.do, Checklist) else "decision"
+    if not planned.check.confirm:
+        outcome = Outcome(passed=True, reason="not_asked", output=text)
+        return CheckResult(outcome=outcome, tier="attestation")
+    if transition.confirmations.cover(planned.id):
+        outcome = Outcome(passed=True, reason="confirmed", output=text)
+        return CheckResult(outcome=outcome, tier=tier, by=by.id, role=by.role)
+    output = f"{preface}Not confirmed: {text} (confirm with --yes)"
+    return CheckResult(outcome=Outcome(passed=False, reason="not_confirmed", output=output), tier=tier)
+
+
+def _question(planned: PlannedCheck) -> str:
+    match planned.check.do:
+        case Checklist(items, text):
+            listed = "; ".join(items)
+            return f"{text}: {listed}" if text else listed
+        case Manual(text):
+            return text
+        case do:
+            return str(getattr(do, "prompt", ""))
+
+
+# --- ending it from outside ------------------------------------------------------------------------------------
+
+
+def _cancel(run: Run, command: Cancel, now: int) -> list[Event]:
+    transition = run.transition
+    if transition is None or transition.id != command.transition or not transition.open:
+        raise Conflict(
+            f"Transition {command.transition} of run {run.id!r} is not open.",
+            details={"run_id": run.id, "transition": command.transition},
+        )
+    if transition.entered:
+        raise Conflict(
+            f"Transition {command.transition} of run {run.id!r} has committed; the run stands on {run.node!r}.",
+            details={"run_id": run.id, "transition": command.transition, "current": run.node},
+        )
+    return [TransitionSettled(now, transition.id, "cancelled", reason=command.reason)]

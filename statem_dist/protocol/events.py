@@ -1,0 +1,153 @@
+"""What happened to a run, in the past tense. Events are the truth; everything else is a fold of them.
+
+Each event is one entry of the run's stream and raises its version by one. ``at`` is milliseconds since the
+epoch by the clock of the store; order never depends on it.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from statem_dist.protocol.model import (
+    Actor,
+    Confirmations,
+    Kind,
+    Place,
+    PlannedCheck,
+    Settlement,
+)
+from statem_dist.protocol.outcome import CheckResult, Outcome
+
+
+class RunCreated(Struct, frozen=True, tag_field="event", tag="run_created", omit_defaults=True):
+    """A run began on the initial node of its runbook."""
+
+    at: int
+    run_id: str
+    runbook: str
+    runbook_name: str
+    node: str
+    entry_id: str
+    place: Place
+    by: Actor = Actor()
+    final: bool = False
+    labels: dict[str, str] = {}
+
+
+class RunRebound(Struct, frozen=True, tag_field="event", tag="run_rebound", omit_defaults=True):
+    """A run follows another version of its runbook from here on.
+
+    ``migrated_from`` names the node it stood on when the new version no longer has that node; the run then
+    begins a new entry on ``node``, the initial one.
+    """
+
+    at: int
+    runbook: str
+    runbook_name: str
+    node: str
+    entry_id: str
+    by: Actor = Actor()
+    previous: str = ""
+    migrated_from: str | None = None
+    final: bool = False
+
+
+class TransitionOpened(Struct, frozen=True, tag_field="event", tag="transition_opened", omit_defaults=True):
+    """A transition was accepted; its plan is fixed from here on."""
+
+    at: int
+    transition: str
+    kind: Kind
+    source: str
+    target: str
+    plan: tuple[PlannedCheck, ...]
+    order: str = "guards_first"
+    by: Actor = Actor()
+    request_id: str = ""
+    confirmations: Confirmations = Confirmations()
+    attempt: int = 1
+    max_attempts: int | None = None
+    final: bool = False
+    skip_hooks: bool = False
+
+
+class WorkClaimed(Struct, frozen=True, tag_field="event", tag="work_claimed"):
+    """A worker took consecutive checks; the first of them is begun."""
+
+    at: int
+    transition: str
+    token: int
+    checks: tuple[str, ...]
+    worker: str
+
+
+class CheckSettled(Struct, frozen=True, tag_field="event", tag="check_settled"):
+    """A check has its final result in this transition."""
+
+    at: int
+    transition: str
+    check: str
+    result: CheckResult
+
+
+class CheckRetrying(Struct, frozen=True, tag_field="event", tag="check_retrying"):
+    """A check will be tried again, not before ``not_before``; ``outcome`` is what the last try gave."""
+
+    at: int
+    transition: str
+    check: str
+    tries: int
+    not_before: int
+    outcome: Outcome
+
+
+class WorkReturned(Struct, frozen=True, tag_field="event", tag="work_returned"):
+    """A worker gave its checks back unfinished; that costs no attempt."""
+
+    at: int
+    transition: str
+    token: int
+
+
+class WorkLost(Struct, frozen=True, tag_field="event", tag="work_lost"):
+    """The lease of a claim ran out: its worker is presumed dead."""
+
+    at: int
+    transition: str
+    token: int
+
+
+class NodeEntered(Struct, frozen=True, tag_field="event", tag="node_entered", omit_defaults=True):
+    """The commit: the run stands on the target, with a new entry."""
+
+    at: int
+    transition: str
+    node: str
+    entry_id: str
+    final: bool = False
+
+
+class TransitionSettled(Struct, frozen=True, tag_field="event", tag="transition_settled", omit_defaults=True):
+    """A transition ended. ``stage`` names where it was stopped, or where a committed one failed afterwards."""
+
+    at: int
+    transition: str
+    outcome: Settlement
+    stage: str | None = None
+    reason: str | None = None
+
+
+Event: TypeAlias = (
+    RunCreated
+    | RunRebound
+    | TransitionOpened
+    | WorkClaimed
+    | CheckSettled
+    | CheckRetrying
+    | WorkReturned
+    | WorkLost
+    | NodeEntered
+    | TransitionSettled
+)

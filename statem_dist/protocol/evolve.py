@@ -1,0 +1,192 @@
+"""Folding events into the state of a run. ``replay`` of a run's events gives its stored document, always."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import assert_never
+
+from msgspec.structs import replace
+
+from statem_dist.protocol.events import (
+    CheckRetrying,
+    CheckSettled,
+    Event,
+    NodeEntered,
+    RunCreated,
+    RunRebound,
+    TransitionOpened,
+    TransitionSettled,
+    WorkClaimed,
+    WorkLost,
+    WorkReturned,
+)
+from statem_dist.protocol.model import SCHEMA, Claim, Run, Transition
+
+
+def replay(events: Iterable[Event]) -> Run:
+    """Return the run that these events made. The first one must be ``RunCreated``."""
+    run: Run | None = None
+    for event in events:
+        run = evolve(run, event)
+    assert run is not None, "a run has at least one event"
+    return run
+
+
+def evolve(run: Run | None, event: Event) -> Run:
+    """Return the run after one event; its version is one higher."""
+    if isinstance(event, RunCreated):
+        assert run is None, "a run is created once"
+        return _created(event)
+    assert run is not None, "the first event of a run creates it"
+    run = replace(run, version=run.version + 1, updated_at=event.at)
+    if isinstance(event, RunRebound):
+        return _rebound(run, event)
+    if isinstance(event, TransitionOpened):
+        return _opened(run, event)
+    transition = run.transition
+    assert transition is not None and transition.id == event.transition, "events belong to the latest transition"
+    match event:
+        case WorkClaimed():
+            return replace(run, transition=_claimed(transition, event))
+        case CheckSettled():
+            return replace(run, transition=_settled_check(transition, event))
+        case CheckRetrying():
+            return replace(run, transition=_retrying(transition, event))
+        case WorkReturned():
+            return replace(run, transition=_released(transition, event.token, begun=-1))
+        case WorkLost():
+            return replace(run, transition=_released(transition, event.token, begun=0))
+        case NodeEntered():
+            return _entered(run, transition, event)
+        case TransitionSettled():
+            settled = replace(
+                transition,
+                outcome=event.outcome,
+                stage=event.stage,
+                reason=event.reason,
+                settled_at=event.at,
+                claims=(),
+            )
+            return replace(run, transition=settled)
+        case _:
+            assert_never(event)
+
+
+def _created(event: RunCreated) -> Run:
+    return Run(
+        id=event.run_id,
+        runbook=event.runbook,
+        runbook_name=event.runbook_name,
+        place=event.place,
+        node=event.node,
+        entry_id=event.entry_id,
+        created_at=event.at,
+        updated_at=event.at,
+        version=1,
+        final=event.final,
+        labels=event.labels,
+        by=event.by,
+        schema=SCHEMA,
+    )
+
+
+def _rebound(run: Run, event: RunRebound) -> Run:
+    moved = event.migrated_from is not None
+    return replace(
+        run,
+        runbook=event.runbook,
+        runbook_name=event.runbook_name,
+        node=event.node,
+        entry_id=event.entry_id,
+        entries=run.entries + 1 if moved else run.entries,
+        attempts={} if moved else run.attempts,
+        final=event.final,
+    )
+
+
+def _opened(run: Run, event: TransitionOpened) -> Run:
+    transition = Transition(
+        id=event.transition,
+        kind=event.kind,
+        source=event.source,
+        target=event.target,
+        plan=event.plan,
+        opened_at=event.at,
+        order=event.order,
+        by=event.by,
+        request_id=event.request_id,
+        confirmations=event.confirmations,
+        attempt=event.attempt,
+        max_attempts=event.max_attempts,
+        final=event.final,
+        skip_hooks=event.skip_hooks,
+        # Tokens go on rising, so that a worker of a transition that is over cannot keep a newer lease alive.
+        token=run.transition.token if run.transition else 0,
+    )
+    attempts = run.attempts
+    if event.kind == "goto" and not transition.exhausted:
+        attempts = {**attempts, event.target: event.attempt}
+    return replace(run, transition=transition, transitions=run.transitions + 1, attempts=attempts)
+
+
+def _claimed(transition: Transition, event: WorkClaimed) -> Transition:
+    claim = Claim(token=event.token, checks=event.checks, worker=event.worker, at=event.at)
+    return replace(
+        transition,
+        token=event.token,
+        claims=(*transition.claims, claim),
+        starts=_count(transition.starts, event.checks[0], 1),
+    )
+
+
+def _settled_check(transition: Transition, event: CheckSettled) -> Transition:
+    transition = replace(
+        transition,
+        results={**transition.results, event.check: event.result},
+        not_before={check: at for check, at in transition.not_before.items() if check != event.check},
+    )
+    claim = transition.claim_on(event.check)
+    if claim is None:
+        return transition
+    assert claim.checks[0] == event.check, "the checks of a claim settle in order"
+    rest = claim.checks[1:]
+    if not rest:
+        return replace(transition, claims=tuple(c for c in transition.claims if c is not claim))
+    kept = tuple(replace(c, checks=rest) if c is claim else c for c in transition.claims)
+    return replace(transition, claims=kept, starts=_count(transition.starts, rest[0], 1))
+
+
+def _retrying(transition: Transition, event: CheckRetrying) -> Transition:
+    return replace(
+        transition,
+        claims=tuple(claim for claim in transition.claims if event.check not in claim.checks),
+        starts={check: count for check, count in transition.starts.items() if check != event.check},
+        tries={**transition.tries, event.check: event.tries},
+        not_before={**transition.not_before, event.check: event.not_before},
+    )
+
+
+def _released(transition: Transition, token: int, begun: int) -> Transition:
+    claim = transition.claim(token)
+    assert claim is not None, "only a live claim is released"
+    return replace(
+        transition,
+        claims=tuple(other for other in transition.claims if other is not claim),
+        starts=_count(transition.starts, claim.checks[0], begun),
+    )
+
+
+def _entered(run: Run, transition: Transition, event: NodeEntered) -> Run:
+    return replace(
+        run,
+        node=event.node,
+        entry_id=event.entry_id,
+        entries=run.entries + 1,
+        final=event.final,
+        attempts={},
+        transition=replace(transition, entered=True),
+    )
+
+
+def _count(counts: dict[str, int], key: str, change: int) -> dict[str, int]:
+    return {**counts, key: counts.get(key, 0) + change}

@@ -1,0 +1,199 @@
+"""The state of a run: where it stands, and the transition that it is in.
+
+A ``Run`` is the fold of its events (``evolve``) and is stored as a snapshot of that fold. It holds everything
+that a decision needs, so that ``decide`` looks at nothing else: the plan of an open transition is frozen into
+it, and neither an edited runbook file nor a later dynamic check changes a transition in flight.
+
+All times are integers: milliseconds since the epoch, by the clock of the store.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from statem_dist.protocol.graph import Check
+from statem_dist.protocol.outcome import CheckResult
+
+SCHEMA = 1
+"""Version of the stored form of ``Run`` and of the events; a document with another one is refused."""
+
+Purpose: TypeAlias = Literal["before_transfer", "dynamic_before_transfer", "condition", "out_hook", "hook", "in_hook"]
+"""Where a check stands in the protocol; checks find it in ``STATEM_PURPOSE``."""
+
+Kind: TypeAlias = Literal["goto", "start", "resume", "save"]
+"""What opened a transition. A start and a resume run an ``in_hook``, a save runs an ``out_hook``; they walk the
+same protocol as a ``goto`` with fewer stages."""
+
+Settlement: TypeAlias = Literal["committed", "blocked", "cancelled", "error"]
+"""How a transition ended. ``error`` means that it could not be evaluated, not that the work was wrong."""
+
+RunStatus: TypeAlias = Literal["active", "moving", "finished"]
+"""``moving`` while a transition is open; ``finished`` on a node without outgoing edges."""
+
+
+class Actor(Struct, frozen=True, omit_defaults=True):
+    """Who asked for something: an agent id and its role."""
+
+    id: str = ""
+    role: str = ""
+
+
+class Worker(Struct, frozen=True):
+    """Who executes: an identity that is unique per process start, and the queues that it serves."""
+
+    id: str
+    queues: tuple[str, ...]
+
+
+class Confirmations(Struct, frozen=True, omit_defaults=True):
+    """What the caller of a ``goto`` confirms: everything that asks (``--yes``), or checks by their plan id."""
+
+    everything: bool = False
+    checks: tuple[str, ...] = ()
+
+    def cover(self, check_id: str) -> bool:
+        """Return whether the check with that plan id was confirmed."""
+        return self.everything or check_id in self.checks
+
+
+class Origin(Struct, frozen=True, omit_defaults=True):
+    """Who registered a dynamic check."""
+
+    agent_id: str
+    role: str = ""
+
+
+class PlannedCheck(Struct, frozen=True, omit_defaults=True):
+    """One check of a plan. ``id`` is unique in the transition, such as ``before_transfer.0``.
+
+    Checks with the same ``step`` may run side by side; steps run in order.
+    """
+
+    id: str
+    purpose: Purpose
+    step: int
+    check: Check
+    origin: Origin | None = None
+
+
+class Claim(Struct, frozen=True):
+    """A worker's claim on consecutive checks of the plan. ``token`` rises with every claim of a run: it is the
+    fencing token, and a result that carries an older one is refused."""
+
+    token: int
+    checks: tuple[str, ...]
+    worker: str
+    at: int
+
+
+class Transition(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One walk through the protocol, from request to settlement.
+
+    ``starts`` counts per check how often its execution was begun, also by workers that died of it; ``tries``
+    counts evaluations that ended; ``not_before`` holds back a check that waits for its next try.
+    ``entered`` is set at the commit, when the run stands on the target.
+    """
+
+    id: str
+    kind: Kind
+    source: str
+    target: str
+    plan: tuple[PlannedCheck, ...]
+    opened_at: int
+    order: str = "guards_first"
+    by: Actor = Actor()
+    request_id: str = ""
+    confirmations: Confirmations = Confirmations()
+    attempt: int = 1
+    max_attempts: int | None = None
+    final: bool = False
+    skip_hooks: bool = False
+    entered: bool = False
+    results: dict[str, CheckResult] = {}
+    claims: tuple[Claim, ...] = ()
+    token: int = 0
+    starts: dict[str, int] = {}
+    tries: dict[str, int] = {}
+    not_before: dict[str, int] = {}
+    outcome: Settlement | None = None
+    stage: str | None = None
+    reason: str | None = None
+    settled_at: int | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether the transition is still under way."""
+        return self.outcome is None
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether this attempt is one more than its edge allows."""
+        return self.max_attempts is not None and self.attempt > self.max_attempts
+
+    def planned(self, check_id: str) -> PlannedCheck | None:
+        """Return the planned check of that id, or None."""
+        return next((planned for planned in self.plan if planned.id == check_id), None)
+
+    def claim(self, token: int) -> Claim | None:
+        """Return the live claim with that token, or None."""
+        return next((claim for claim in self.claims if claim.token == token), None)
+
+    def claim_on(self, check_id: str) -> Claim | None:
+        """Return the live claim that covers a check, or None."""
+        return next((claim for claim in self.claims if check_id in claim.checks), None)
+
+
+class Place(Struct, frozen=True, omit_defaults=True):
+    """Where the checks of a run are executed, and with what.
+
+    ``workspace`` is an absolute path on the hosts that serve the run's queue. ``queue`` pins all work of the
+    run to one queue. ``env`` is what the run was started with; it reaches every command.
+    """
+
+    workspace: str
+    spec: str = ""
+    state_dir: str = ""
+    queue: str | None = None
+    env: dict[str, str] = {}
+
+
+class Run(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+    """One execution of a runbook.
+
+    ``version`` is the number of the last event and rises by one with each: it is the optimistic lock, the
+    number of the history entry, the ETag and the id in event streams. ``transition`` is the open transition,
+    or the last one that settled. ``attempts`` counts tries per target since this entry. ``by`` is who started
+    it, the agent that later commands mean unless they say otherwise.
+    """
+
+    id: str
+    runbook: str
+    runbook_name: str
+    place: Place
+    node: str
+    entry_id: str
+    created_at: int
+    updated_at: int
+    version: int
+    schema: int
+    entries: int = 1
+    transitions: int = 0
+    final: bool = False
+    attempts: dict[str, int] = {}
+    transition: Transition | None = None
+    labels: dict[str, str] = {}
+    by: Actor = Actor()
+
+    @property
+    def in_flight(self) -> Transition | None:
+        """The open transition, or None."""
+        return self.transition if self.transition is not None and self.transition.open else None
+
+    @property
+    def status(self) -> RunStatus:
+        """Where the run is in its life; the status index follows it."""
+        if self.in_flight is not None:
+            return "moving"
+        return "finished" if self.final else "active"

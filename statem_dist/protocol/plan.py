@@ -1,0 +1,48 @@
+"""Making the plan of a transition: every check that it may evaluate, in protocol order, with an id."""
+
+from __future__ import annotations
+
+from statem_dist.protocol.graph import Edge, Runbook, Steps
+from statem_dist.protocol.model import PlannedCheck, Purpose
+from statem_dist.protocol.stages import stages_of
+
+
+def plan_goto(runbook: Runbook, edge: Edge) -> tuple[PlannedCheck, ...]:
+    """Return the plan of a ``goto`` along an edge, the target's ``in_hook`` included."""
+    source, target = runbook.node(edge.source), runbook.node(edge.target)
+    assert source is not None and target is not None, "edges of a validated runbook end at its nodes"
+    steps: dict[Purpose, Steps] = {
+        "before_transfer": source.before_transfer,
+        "condition": edge.condition,
+        "out_hook": source.out_hook,
+        "hook": edge.hook,
+        "in_hook": target.in_hook,
+    }
+    ordered = [purpose for stage in stages_of("goto", runbook.order) for purpose in stage.purposes]
+    return number_steps([(purpose, steps.get(purpose, ())) for purpose in ordered])
+
+
+def plan_in_hook(runbook: Runbook, node: str) -> tuple[PlannedCheck, ...]:
+    """Return the plan of a start or a resume: the node's ``in_hook``."""
+    found = runbook.node(node)
+    return number_steps([("in_hook", found.in_hook if found else ())])
+
+
+def plan_out_hook(runbook: Runbook, node: str) -> tuple[PlannedCheck, ...]:
+    """Return the plan of a save: the node's ``out_hook``."""
+    found = runbook.node(node)
+    return number_steps([("out_hook", found.out_hook if found else ())])
+
+
+def number_steps(parts: list[tuple[Purpose, Steps]]) -> tuple[PlannedCheck, ...]:
+    """Give every check its id (``purpose.index``) and its step, counted through the whole plan."""
+    planned: list[PlannedCheck] = []
+    step = 0
+    for purpose, steps in parts:
+        index = 0
+        for members in steps:
+            for check in members:
+                planned.append(PlannedCheck(id=f"{purpose}.{index}", purpose=purpose, step=step, check=check))
+                index += 1
+            step += 1
+    return tuple(planned)

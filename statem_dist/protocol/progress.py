@@ -1,0 +1,152 @@
+"""Where a transition stands, derived from its plan and its results and stored nowhere.
+
+``walk`` answers the one question that both the decider and the dispatcher ask: is the transition waiting for
+checks, stopped by failures, about to commit, or complete?
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from statem_dist.protocol.graph import Checklist, LlmReview, Manual, Message
+from statem_dist.protocol.model import Place, PlannedCheck, Run, Transition
+from statem_dist.protocol.stages import COMMIT, HOOK_PURPOSES, Stage, stages_of
+
+CHECKS_QUEUE = "checks"
+"""Queue of commands and predicates of runs that are not pinned to a queue of their own."""
+
+REVIEWS_QUEUE = "llm"
+"""Queue of LLM reviews, with a concurrency of its own, for runs that are not pinned."""
+
+
+class Waiting(Struct, frozen=True):
+    """Checks are owed. ``steps`` are the unfinished steps of the current stage; only the first may begin."""
+
+    steps: tuple[tuple[PlannedCheck, ...], ...]
+
+
+class Stopped(Struct, frozen=True):
+    """A stage is through and these checks, which may stop a transition, did not pass."""
+
+    stage: Stage
+    failures: tuple[PlannedCheck, ...]
+
+
+class Committing(Struct, frozen=True):
+    """Every gate and hook before the commit has passed."""
+
+
+class Complete(Struct, frozen=True):
+    """Nothing is left to do."""
+
+
+Position: TypeAlias = Waiting | Stopped | Committing | Complete
+
+
+class Batch(Struct, frozen=True):
+    """Work that must be under way now: consecutive checks of one queue, executed in order by one worker.
+
+    ``not_before`` is a time in milliseconds since the epoch, or 0.
+    """
+
+    run: str
+    transition: str
+    checks: tuple[str, ...]
+    queue: str
+    not_before: int = 0
+
+
+def walk(transition: Transition) -> Position:
+    """Return where an open transition stands."""
+    for stage in stages_of(transition.kind, transition.order):
+        if stage is COMMIT:
+            if not transition.entered:
+                return Committing()
+            continue
+        failures: list[PlannedCheck] = []
+        steps = _steps(transition, stage)
+        for number, members in enumerate(steps):
+            if unsettled := tuple(planned for planned in members if planned.id not in transition.results):
+                return Waiting((unsettled, *steps[number + 1 :]))
+            failures += [p for p in members if p.check.stops and not transition.results[p.id].passed]
+            if failures and not stage.evaluate_all:
+                break
+        if failures:
+            return Stopped(stage, tuple(failures))
+    return Complete()
+
+
+def pending(run: Run) -> tuple[Batch, ...]:
+    """Return the work of a run that is owed now and that nobody has claimed."""
+    transition = run.in_flight
+    if transition is None or transition.exhausted:
+        return ()
+    match walk(transition):
+        case Waiting(steps):
+            return _batches(run, transition, steps)
+        case _:
+            return ()
+
+
+def decided_here(planned: PlannedCheck) -> bool:
+    """Return whether the protocol itself settles this check, without a worker."""
+    return isinstance(planned.check.do, Message | Manual | Checklist)
+
+
+def repeatable(planned: PlannedCheck) -> bool:
+    """Return whether a check may be executed again when it is unknown whether an earlier execution took effect.
+
+    Checks may, unless marked ``idempotent: false``; hooks may not, unless marked ``idempotent: true``.
+    """
+    if planned.check.idempotent is not None:
+        return planned.check.idempotent
+    return planned.purpose not in HOOK_PURPOSES or planned.check.type == "predicate"
+
+
+def queue_of(planned: PlannedCheck, place: Place) -> str:
+    """Return the queue that a check of a run belongs to."""
+    if place.queue is not None:
+        return place.queue
+    return REVIEWS_QUEUE if isinstance(planned.check.do, LlmReview) else CHECKS_QUEUE
+
+
+def _steps(transition: Transition, stage: Stage) -> tuple[tuple[PlannedCheck, ...], ...]:
+    inside = (planned for planned in transition.plan if planned.purpose in stage.purposes)
+    return tuple(tuple(members) for _, members in groupby(inside, key=lambda planned: planned.step))
+
+
+def _batches(run: Run, transition: Transition, steps: tuple[tuple[PlannedCheck, ...], ...]) -> tuple[Batch, ...]:
+    first = steps[0]
+    if len(first) > 1 or _has_siblings(transition, first[0]):
+        groups: list[tuple[PlannedCheck, ...]] = [(planned,) for planned in first]
+    else:
+        groups = [_sequence(run, steps)]
+    return tuple(
+        Batch(
+            run=run.id,
+            transition=transition.id,
+            checks=tuple(planned.id for planned in group),
+            queue=queue_of(group[0], run.place),
+            not_before=transition.not_before.get(group[0].id, 0),
+        )
+        for group in groups
+        if not decided_here(group[0]) and transition.claim_on(group[0].id) is None
+    )
+
+
+def _sequence(run: Run, steps: tuple[tuple[PlannedCheck, ...], ...]) -> tuple[PlannedCheck, ...]:
+    """Take the checks from the front that one worker can execute in one go."""
+    queue = queue_of(steps[0][0], run.place)
+    taken: list[PlannedCheck] = []
+    for members in steps:
+        if len(members) > 1 or decided_here(members[0]) or queue_of(members[0], run.place) != queue:
+            break
+        taken.append(members[0])
+    return tuple(taken)
+
+
+def _has_siblings(transition: Transition, planned: PlannedCheck) -> bool:
+    return any(other.step == planned.step and other.id != planned.id for other in transition.plan)

@@ -1,0 +1,60 @@
+"""Dispatch for a broker that is not the state's own Redis: messages are published after the commit."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+
+from kombu import Connection, Queue
+from kombu.exceptions import OperationalError
+
+from statem_dist.dispatch import task_parts
+from statem_dist.protocol.progress import Batch
+from statem_dist.store.base import Push
+
+logger = logging.getLogger(__name__)
+
+
+class PublishAfterCommit:
+    """Publishes task messages by kombu, to any broker that Celery knows.
+
+    Args:
+        broker_url: kombu URL, such as ``amqp://host//`` or ``redis://host/1``.
+    """
+
+    def __init__(self, broker_url: str) -> None:
+        self._connection = Connection(broker_url, connect_timeout=5)
+        self._declared: set[str] = set()
+        self._lock = threading.Lock()
+
+    def pushes(self, batches: Sequence[Batch]) -> tuple[Push, ...]:
+        """Return nothing: this broker is not reached by the commit script."""
+        return ()
+
+    def send(self, batches: Sequence[Batch]) -> None:
+        """Publish one message per batch; what cannot be sent is left to the reaper."""
+        with self._lock:
+            try:
+                for batch in batches:
+                    self._send(batch)
+            except (OperationalError, OSError) as error:
+                logger.warning("the broker cannot be reached, the reaper will send again: %s", error)
+                self._connection.close()
+                self._declared.clear()
+
+    def _send(self, batch: Batch) -> None:
+        headers, body = task_parts(batch)
+        producer = self._connection.Producer(serializer="json")
+        declare = [] if batch.queue in self._declared else [Queue(batch.queue, routing_key=batch.queue)]
+        producer.publish(
+            body,
+            exchange="",
+            routing_key=batch.queue,
+            headers=headers,
+            correlation_id=headers["id"],
+            declare=declare,
+            retry=True,
+            retry_policy={"max_retries": 2, "interval_start": 0.1},
+        )
+        self._declared.add(batch.queue)

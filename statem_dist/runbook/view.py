@@ -1,0 +1,86 @@
+"""The JSON view of a runbook's parts, with the keys of StateM's ``--json`` output.
+
+Optional fields appear only where the runbook gives them; ``blocking`` and ``on_failure`` always do, because
+they decide what a failure means. Steps are flattened; members of a parallel step say ``parallel: true``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET, to_builtins
+
+from statem_dist.protocol.graph import Check, Checklist, DynamicConfig, Edge, LlmReview, Node, Predicate, Retry, Steps
+
+REVIEW_COMMAND = "$STATEM_LLM_REVIEW_CMD"
+"""Shown as the command of a review that leaves its reviewer to the host."""
+
+
+def check_view(check: Check) -> dict[str, Any]:
+    """Return a check as ``{"type", <fields of the type>, "blocking", "on_failure", <what else is given>}``."""
+    view: dict[str, Any] = {"type": check.type}
+    match check.do:
+        case Predicate() as predicate:
+            given = ((name, getattr(predicate, name)) for name in predicate.__struct_fields__)
+            # `equals: null` is a condition, so only what was never written is left out.
+            view |= {
+                name: to_builtins(value)
+                for name, value in given
+                if value is not UNSET and (value is not None or name == "equals")
+            }
+        case Checklist(items=items, text=text):
+            view |= {"items": list(items)} | ({"text": text} if text else {})
+        case LlmReview() as review:
+            view |= {"prompt": review.prompt, "run": review.run or REVIEW_COMMAND}
+            view |= {name: value for name, value in to_builtins(review).items() if name not in view}
+        case work:
+            view |= to_builtins(work)
+    view |= {"blocking": check.blocking, "on_failure": check.on_failure}
+    optional = {
+        "name": check.name,
+        "timeout": check.timeout,
+        "cwd": check.cwd,
+        "reason": check.reason,
+        "idempotent": check.idempotent,
+        "confirmation": None if check.confirm else "none",
+        "retry": None if check.retry == Retry() else to_builtins(check.retry),
+    }
+    return view | {name: value for name, value in optional.items() if value is not None}
+
+
+def steps_view(steps: Steps) -> list[dict[str, Any]]:
+    """Return a list of checks, flattened in order."""
+    views: list[dict[str, Any]] = []
+    for step in steps:
+        beside = {"parallel": True} if len(step) > 1 else {}
+        views.extend(check_view(check) | beside for check in step)
+    return views
+
+
+def dynamic_view(config: DynamicConfig) -> dict[str, Any]:
+    """Return what a node accepts as dynamic checks, defaults included."""
+    view: dict[str, Any] = to_builtins(config)
+    return view | {"allow_types": list(config.allow_types)}
+
+
+def node_view(node: Node) -> dict[str, Any]:
+    """Return a node; ``dynamic_before_transfer`` is None where the node accepts none."""
+    return {
+        "name": node.name,
+        "prompt": node.prompt,
+        "in_hook": steps_view(node.in_hook),
+        "before_transfer": steps_view(node.before_transfer),
+        "dynamic_before_transfer": None if node.dynamic is None else dynamic_view(node.dynamic),
+        "out_hook": steps_view(node.out_hook),
+    }
+
+
+def edge_view(edge: Edge) -> dict[str, Any]:
+    """Return an edge; ``max_attempts`` only where the runbook sets it."""
+    view: dict[str, Any] = {
+        "from": edge.source,
+        "to": edge.target,
+        "condition": steps_view(edge.condition),
+        "hook": steps_view(edge.hook),
+    }
+    return view if edge.max_attempts is None else view | {"max_attempts": edge.max_attempts}

@@ -1,0 +1,88 @@
+"""Named limits and settings, with their units and reasons, in one frozen value that is passed and not fetched.
+
+``Settings.from_environment`` is called once, by ``main`` of a command or by the worker's start; everything else
+receives the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from msgspec import Struct
+
+from statem_dist.errors import Usage
+
+
+class Settings(Struct, frozen=True):
+    """How one process works. Times are seconds, sizes are bytes."""
+
+    state_dir: Path
+    """Directory of the embedded instance and of everything local."""
+
+    redis_url: str | None = None
+    """State store; None means the embedded instance of ``state_dir``."""
+
+    broker_url: str | None = None
+    """Celery broker; None means the state store's Redis."""
+
+    lease_seconds: float = 30.0
+    """How long a silent worker keeps its claim. Longer than a Redis restart, shorter than anyone's patience."""
+
+    hint_grace_seconds: float = 5.0
+    """How long dispatched work may lie unclaimed in an empty queue before its message counts as lost."""
+
+    patience_seconds: float = 5.0
+    """How long a caller retries an unreachable store before it gives up; workers wait longer."""
+
+    conflict_attempts_max: int = 16
+    """Decisions tried anew after somebody else was faster, before the caller is told so."""
+
+    kill_grace_seconds: float = 2.0
+    """Between SIGTERM and SIGKILL for a command that is ended."""
+
+    idle_stop_seconds: float = 900.0
+    """After how long without a command the embedded server stops itself."""
+
+    reviewer_command: str | None = None
+    """``STATEM_LLM_REVIEW_CMD``: the host's reviewer for ``llm_review`` checks without a command of their own."""
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str], *, state_dir: str | None = None) -> Settings:
+        """Read the settings from environment variables.
+
+        Args:
+            environ: usually ``os.environ``.
+            state_dir: overrides ``STATEM_STATE_DIR``; the default is ``.statem``.
+
+        Raises:
+            Usage: a variable holds something else than a positive number of seconds.
+        """
+        return cls(
+            state_dir=Path(state_dir or environ.get("STATEM_STATE_DIR") or ".statem").expanduser().absolute(),
+            redis_url=environ.get("STATEM_REDIS_URL") or None,
+            broker_url=environ.get("STATEM_BROKER_URL") or None,
+            lease_seconds=_seconds(environ, "STATEM_LEASE_SECONDS", 30.0),
+            hint_grace_seconds=_seconds(environ, "STATEM_HINT_GRACE_SECONDS", 5.0),
+            patience_seconds=_seconds(environ, "STATEM_PATIENCE_SECONDS", 5.0),
+            idle_stop_seconds=_seconds(environ, "STATEM_IDLE_STOP_SECONDS", 900.0),
+            reviewer_command=environ.get("STATEM_LLM_REVIEW_CMD") or None,
+        )
+
+    @property
+    def embedded(self) -> bool:
+        """Whether the state lives in the embedded instance of the state directory."""
+        return self.redis_url is None
+
+
+def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
+    text = environ.get(name)
+    if not text:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < float("inf"):
+        raise Usage(f"{name} must be a positive number of seconds, not {text!r}.")
+    return value

@@ -1,0 +1,108 @@
+"""The port between the coordinator and whatever keeps the runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from statem_dist.protocol.events import Event
+from statem_dist.protocol.model import Run
+from statem_dist.store.codec import StoredRunbook
+
+
+class Snapshot(Struct, frozen=True):
+    """A run as it was stored at one moment.
+
+    ``now`` is the server's clock in ms; ``leases`` maps the token of each claim to the expiry of its lease
+    (server ms); ``hints`` counts how often the work that is owed now was dispatched again.
+    """
+
+    run: Run
+    now: int
+    leases: dict[int, int]
+    hints: int = 0
+
+
+class Push(Struct, frozen=True):
+    """A ready-made message for a queue of the broker that lives in the same Redis."""
+
+    queue: str
+    message: bytes
+
+
+class Change(Struct, frozen=True):
+    """One decision to be committed: the run before and after, and the events between.
+
+    ``due_ms`` is when the reaper is to look at the run, in ms from now, or None when nothing is owed.
+    """
+
+    before: Run | None
+    after: Run
+    events: tuple[Event, ...]
+    operation: str
+    due_ms: int | None
+    lease_ms: int
+    pushes: tuple[Push, ...] = ()
+
+
+class Overdue(Struct, frozen=True):
+    """A run that the reaper is to look at; ``score`` identifies the reminder."""
+
+    run_id: str
+    score: str
+
+
+class Store(Protocol):
+    """What the coordinator needs. Every method may raise ``Unavailable``."""
+
+    def clock(self) -> int:
+        """Return the server's time in ms."""
+
+    def load(self, run_id: str) -> Snapshot | None:
+        """Return the run, or None when there is none of that id."""
+
+    def commit(self, change: Change) -> int | None:
+        """Write one decision atomically.
+
+        Returns:
+            None when it was committed (also by an earlier try of the same operation); else the version that
+            the run has now, 0 when it does not exist.
+        """
+
+    def renew(self, run_id: str, token: int, lease_ms: int) -> bool:
+        """Prolong a lease; False when it has run out or ended."""
+
+    def overdue(self, limit: int) -> Sequence[Overdue]:
+        """Return runs whose reminder is due, oldest first within each shard."""
+
+    def remind(self, overdue: Overdue, version: int, again_ms: int, pushes: Sequence[Push]) -> bool:
+        """Move a reminder and send messages once more; False when somebody was faster."""
+
+    def events(self, run_id: str, after: int = 0, limit: int | None = None) -> list[tuple[int, Event]]:
+        """Return events with their numbers, oldest first, those after the given number."""
+
+    def latest_events(self, run_id: str, before: int | None, limit: int) -> list[tuple[int, Event]]:
+        """Return events with their numbers, newest first, those before the given number."""
+
+    def save_runbook(self, stored: StoredRunbook) -> None:
+        """Register a runbook under its hash; the same hash again changes nothing."""
+
+    def runbook(self, digest: str) -> StoredRunbook | None:
+        """Return a registered runbook, or None."""
+
+    def run_ids(self, status: str | None, limit: int) -> Sequence[str]:
+        """Return ids of runs, newest first."""
+
+    def active(self, scope: str) -> str | None:
+        """Return the run that a scope (a state directory, or that and a runbook) points to."""
+
+    def activate(self, scopes: Iterable[str], run_id: str) -> None:
+        """Point scopes to a run."""
+
+    def save_log(self, run_id: str, transition: str, check: str, text: str) -> None:
+        """Keep the longer output of a check."""
+
+    def log(self, run_id: str, transition: str, check: str) -> str | None:
+        """Return the longer output of a check, or None."""

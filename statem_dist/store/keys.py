@@ -1,0 +1,91 @@
+"""Names of everything that is stored in Redis.
+
+All keys of a run, and the indices it lives in, carry the same hash tag ``{shard}``, so that one script may
+touch them together on a Redis Cluster. The number of shards is part of the stored format and never changes.
+
+=================================  ===========  ==============================================================
+key                                type         holds
+=================================  ===========  ==============================================================
+``statem:{s}:run:ID``              hash         ``doc`` (the run), ``v`` (its version), ``ops`` (the last
+                                                operation ids with their versions), ``lease:TOKEN`` (expiry of
+                                                a claim, server ms), ``hints`` (dispatches of what is owed now)
+``statem:{s}:events:ID``           stream       one entry per event; the entry id is ``VERSION-0``
+``statem:{s}:log:ID:CHECK``        string       the longer output of a check, for a week
+``statem:{s}:due``                 sorted set   run id, scored by when the reaper is to look at it (server ms)
+``statem:{s}:runs``                sorted set   run id, scored by creation (ms)
+``statem:{s}:status:STATUS``       sorted set   the same, one per status
+``statem:{s}:label:KEY=VALUE``     sorted set   the same, one per label
+``statem:{s}:moved``               channel      ``ID VERSION`` after each commit
+``statem:runbook:HASH``            string       a registered runbook; immutable
+``statem:active``                  hash         scope (state directory, or that and a runbook) to run id
+``statem:workers``                 sorted set   worker id, scored by when it is presumed gone (server ms)
+``statem:worker:ID``               string       what a worker says of itself
+=================================  ===========  ==============================================================
+
+No key of a run ever expires while the run lives.
+"""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+SHARDS = 16
+"""Number of hash tags; fixed for ever, because it is part of every key."""
+
+ACTIVE = "statem:active"
+WORKERS = "statem:workers"
+
+
+def shard_of(run_id: str) -> int:
+    """Return the shard in which a run lives."""
+    return crc32(run_id.encode()) % SHARDS
+
+
+def run(run_id: str) -> str:
+    """Return the key of a run's hash."""
+    return f"statem:{{{shard_of(run_id)}}}:run:{run_id}"
+
+
+def events(run_id: str) -> str:
+    """Return the key of a run's event stream."""
+    return f"statem:{{{shard_of(run_id)}}}:events:{run_id}"
+
+
+def log(run_id: str, transition: str, check: str) -> str:
+    """Return the key of the longer output of one check."""
+    return f"statem:{{{shard_of(run_id)}}}:log:{run_id}:{transition}.{check}"
+
+
+def due(shard: int) -> str:
+    """Return the key of a shard's due-index."""
+    return f"statem:{{{shard}}}:due"
+
+
+def runs(shard: int) -> str:
+    """Return the key of a shard's list of runs."""
+    return f"statem:{{{shard}}}:runs"
+
+
+def status(shard: int, name: str) -> str:
+    """Return the key of a shard's index of one status."""
+    return f"statem:{{{shard}}}:status:{name}"
+
+
+def label(shard: int, key: str, value: str) -> str:
+    """Return the key of a shard's index of one label."""
+    return f"statem:{{{shard}}}:label:{key}={value}"
+
+
+def moved(shard: int) -> str:
+    """Return the channel on which a shard's commits are announced."""
+    return f"statem:{{{shard}}}:moved"
+
+
+def runbook(digest: str) -> str:
+    """Return the key of a registered runbook."""
+    return f"statem:runbook:{digest}"
+
+
+def worker(worker_id: str) -> str:
+    """Return the key of a worker's self-description."""
+    return f"statem:worker:{worker_id}"

@@ -1,0 +1,313 @@
+"""Runs in Redis: one script per atomic act, and nothing that depends on the state of a connection.
+
+Every script is safe to repeat: reads change nothing, ``commit`` carries an operation id, ``renew`` and
+``remind`` compare what they were decided on. So a lost reply is answered by sending the same script again for
+as long as the caller has patience; redis-py's own retries, which repeat anything, are off.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import sha1
+from importlib.resources import files
+from typing import Any, TypeVar
+
+import redis
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    BusyLoadingError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ResponseError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry
+
+from statem_dist.errors import Unavailable
+from statem_dist.protocol.events import Event
+from statem_dist.protocol.model import Run
+from statem_dist.store import keys
+from statem_dist.store.base import Change, Overdue, Push, Snapshot
+from statem_dist.store.codec import (
+    StoredRunbook,
+    decode_event,
+    decode_run,
+    decode_runbook,
+    encode_event,
+    encode_run,
+    encode_runbook,
+)
+
+SOCKET_TIMEOUT_SECONDS = 5.0
+"""A reply that takes longer counts as lost. No command of the store blocks."""
+
+LOG_SECONDS = 7 * 24 * 3600
+"""How long the longer output of a check is kept."""
+
+PAUSE_SECONDS_MAX = 1.0
+"""Longest pause between two tries of an unreachable server."""
+
+Answer = TypeVar("Answer")
+
+
+class Script:
+    """One Lua file of ``store/lua`` and its SHA-1, by which a server that knows it is asked to run it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.source = files("statem_dist.store").joinpath(f"lua/{name}.lua").read_text(encoding="utf-8")
+        self.sha = sha1(self.source.encode(), usedforsecurity=False).hexdigest()
+
+
+COMMIT = Script("commit")
+LOAD = Script("load")
+RENEW = Script("renew")
+REMIND = Script("remind")
+
+
+def connect(url: str) -> redis.Redis:
+    """Return a client for a Redis URL that never repeats a command by itself and gives replies as they came."""
+    client = redis.Redis.from_url(
+        url,
+        retry=Retry(NoBackoff(), 0),
+        socket_timeout=SOCKET_TIMEOUT_SECONDS,
+        socket_connect_timeout=SOCKET_TIMEOUT_SECONDS,
+        health_check_interval=0,
+        protocol=2,
+    )
+    client.response_callbacks.clear()
+    return client
+
+
+class RedisStore:
+    """The ``Store`` port on Redis 6.2 or newer, or Valkey.
+
+    Args:
+        client: a client without retries of its own, as ``connect`` makes it.
+        patience_seconds: how long an unreachable server is tried again before ``Unavailable`` is raised.
+    """
+
+    def __init__(self, client: redis.Redis, *, patience_seconds: float) -> None:
+        self.client = client
+        self._patience_seconds = patience_seconds
+        self._clock_offset_ms: int | None = None
+
+    # --- runs ----------------------------------------------------------------------------------------------
+
+    def clock(self) -> int:
+        """Return the server's time in ms, carried on by the local monotonic clock since the last reading."""
+        if self._clock_offset_ms is None:
+            seconds, microseconds = self.call("TIME")
+            self._synchronise(int(seconds) * 1000 + int(microseconds) // 1000)
+        assert self._clock_offset_ms is not None
+        return _monotonic_ms() + self._clock_offset_ms
+
+    def load(self, run_id: str) -> Snapshot | None:
+        """Return the run, or None when there is none of that id; one round trip."""
+        now, flat = self._run(LOAD, [keys.run(run_id)], [])
+        self._synchronise(now)
+        fields = dict(zip(flat[::2], flat[1::2], strict=True))
+        if not fields:
+            return None
+        leases = {
+            int(name.removeprefix(b"lease:")): int(expiry)
+            for name, expiry in fields.items()
+            if name.startswith(b"lease:")
+        }
+        return Snapshot(run=decode_run(fields[b"doc"]), now=now, leases=leases, hints=int(fields.get(b"hints", 0)))
+
+    def commit(self, change: Change) -> int | None:
+        """Write one decision atomically; one round trip. See ``Store.commit``."""
+        run, before = change.after, change.before
+        shard = keys.shard_of(run.id)
+        left = before.status if before else ""
+        labels = [] if before else [keys.label(shard, key, value) for key, value in run.labels.items()]
+        taken, ended = _leases(before, run)
+        key_list = [
+            keys.run(run.id),
+            keys.events(run.id),
+            keys.due(shard),
+            keys.runs(shard),
+            keys.status(shard, left or run.status),
+            keys.status(shard, run.status),
+            *labels,
+            *(push.queue for push in change.pushes),
+        ]
+        arguments: list[str | int | bytes] = [
+            run.id,
+            change.operation,
+            before.version if before else 0,
+            run.version,
+            encode_run(run),
+            "" if change.due_ms is None else change.due_ms,
+            left,
+            run.created_at,
+            keys.moved(shard),
+            len(labels),
+            len(change.events),
+            len(taken),
+            len(ended),
+            len(change.pushes),
+            *(encode_event(event) for event in change.events),
+        ]
+        for token in taken:
+            arguments += [token, change.lease_ms]
+        arguments += [*ended, *(push.message for push in change.pushes)]
+        done, version = self._run(COMMIT, key_list, arguments)
+        return None if done else int(version)
+
+    def renew(self, run_id: str, token: int, lease_ms: int) -> bool:
+        """Prolong a lease; False when it has run out or ended."""
+        return bool(self._run(RENEW, [keys.run(run_id)], [token, lease_ms]))
+
+    def events(self, run_id: str, after: int = 0, limit: int | None = None) -> list[tuple[int, Event]]:
+        """Return events with their numbers, oldest first, those after the given number."""
+        count = () if limit is None else ("COUNT", limit)
+        entries = self.call("XRANGE", keys.events(run_id), f"({after}-0" if after else "-", "+", *count)
+        return _numbered(entries)
+
+    def latest_events(self, run_id: str, before: int | None, limit: int) -> list[tuple[int, Event]]:
+        """Return events with their numbers, newest first, those before the given number."""
+        end = "+" if before is None else f"({before}-0"
+        return _numbered(self.call("XREVRANGE", keys.events(run_id), end, "-", "COUNT", limit))
+
+    def run_ids(self, status: str | None, limit: int) -> list[str]:
+        """Return ids of runs, newest first."""
+        indices = [keys.status(shard, status) if status else keys.runs(shard) for shard in range(keys.SHARDS)]
+        replies = self._pipeline(["ZREVRANGE", key, 0, limit - 1, "WITHSCORES"] for key in indices)
+        found = [(score, member) for flat in replies for member, score in _scored(flat)]
+        return [member for _, member in sorted(found, reverse=True)[:limit]]
+
+    # --- reminders -----------------------------------------------------------------------------------------
+
+    def overdue(self, limit: int) -> list[Overdue]:
+        """Return runs whose reminder is due; the cost grows with what is due, not with the number of runs."""
+        now = self.clock()
+        replies = self._pipeline(
+            ["ZRANGEBYSCORE", keys.due(shard), "-inf", now, "WITHSCORES", "LIMIT", 0, limit]
+            for shard in range(keys.SHARDS)
+        )
+        return [Overdue(run_id=member, score=f"{score:.0f}") for flat in replies for member, score in _scored(flat)]
+
+    def remind(self, overdue: Overdue, version: int, again_ms: int, pushes: Sequence[Push]) -> bool:
+        """Move a reminder and send messages once more; False when somebody was faster."""
+        shard = keys.shard_of(overdue.run_id)
+        key_list = [keys.run(overdue.run_id), keys.due(shard), *(push.queue for push in pushes)]
+        arguments: list[str | int | bytes] = [overdue.run_id, version, again_ms, overdue.score, *(push.message for push in pushes)]
+        return bool(self._run(REMIND, key_list, arguments))
+
+    # --- runbooks, pointers, logs ---------------------------------------------------------------------------
+
+    def save_runbook(self, stored: StoredRunbook) -> None:
+        """Register a runbook under its hash; the same hash again changes nothing."""
+        self.call("SET", keys.runbook(stored.runbook.hash), encode_runbook(stored), "NX")
+
+    def runbook(self, digest: str) -> StoredRunbook | None:
+        """Return a registered runbook, or None."""
+        document = self.call("GET", keys.runbook(digest))
+        return None if document is None else decode_runbook(document)
+
+    def active(self, scope: str) -> str | None:
+        """Return the run that a scope points to."""
+        found = self.call("HGET", keys.ACTIVE, scope)
+        return None if found is None else found.decode()
+
+    def activate(self, scopes: Iterable[str], run_id: str) -> None:
+        """Point scopes to a run."""
+        self.call("HSET", keys.ACTIVE, *(part for scope in scopes for part in (scope, run_id)))
+
+    def save_log(self, run_id: str, transition: str, check: str, text: str) -> None:
+        """Keep the longer output of a check for ``LOG_SECONDS``."""
+        self.call("SET", keys.log(run_id, transition, check), text, "EX", LOG_SECONDS)
+
+    def log(self, run_id: str, transition: str, check: str) -> str | None:
+        """Return the longer output of a check, or None."""
+        found = self.call("GET", keys.log(run_id, transition, check))
+        return None if found is None else found.decode()
+
+    def _synchronise(self, now: int) -> None:
+        self._clock_offset_ms = now - _monotonic_ms()
+
+    # --- talking to the server --------------------------------------------------------------------------------
+
+    def _run(self, script: Script, key_list: Sequence[str], arguments: Sequence[str | int | bytes]) -> Any:
+        def ask() -> Any:
+            try:
+                return self._send("EVALSHA", script.sha, len(key_list), *key_list, *arguments)
+            except NoScriptError:
+                return self._send("EVAL", script.source, len(key_list), *key_list, *arguments)
+
+        return self._patiently(ask)
+
+    def call(self, *command: str | int | bytes) -> Any:
+        """Send a command that may be repeated, and return the reply as the server sent it."""
+        return self._patiently(lambda: self._send(*command))
+
+    def _send(self, *command: str | int | bytes) -> Any:
+        return self.client.execute_command(*command)  # type: ignore[no-untyped-call]
+
+    def _pipeline(self, commands: Iterable[Sequence[str | int]]) -> list[Any]:
+        """Send commands that may be repeated in one round trip."""
+        prepared = list(commands)
+
+        def ask() -> list[Any]:
+            pipeline = self.client.pipeline(transaction=False)
+            for command in prepared:
+                pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
+            return list(pipeline.execute())
+
+        return self._patiently(ask)
+
+    def _patiently(self, ask: Callable[[], Answer]) -> Answer:
+        deadline = time.monotonic() + self._patience_seconds
+        pause = 0.01
+        while True:
+            try:
+                return ask()
+            except (RedisConnectionError, RedisTimeoutError, BusyLoadingError) as error:
+                if time.monotonic() + pause >= deadline:
+                    raise unavailable(error) from error
+            except (OutOfMemoryError, ReadOnlyError) as error:
+                raise unavailable(error) from error
+            except ResponseError as error:
+                if str(error).startswith("MISCONF"):
+                    raise unavailable(error) from error
+                raise
+            time.sleep(pause)
+            pause = min(2 * pause, PAUSE_SECONDS_MAX)
+
+
+def unavailable(error: Exception) -> Unavailable:
+    """Return the error for a state store that cannot be used right now, with what to do about it."""
+    text = str(error) or type(error).__name__
+    if isinstance(error, OutOfMemoryError):
+        hint = "Redis is out of memory (maxmemory): give it more, or remove finished runs. Nothing was written."
+    elif text.startswith("MISCONF"):
+        hint = "Redis cannot persist to disk and refuses writes: free its disk. Nothing was written."
+    elif isinstance(error, ReadOnlyError):
+        hint = "This Redis is a read-only replica: point STATEM_REDIS_URL to the primary."
+    else:
+        hint = "Check that Redis runs and that STATEM_REDIS_URL is right; `statem-dist doctor` shows more."
+    return Unavailable(f"The state store cannot be used: {text}.", hint=hint)
+
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+def _leases(before: Run | None, after: Run) -> tuple[list[int], list[int]]:
+    """Return the tokens of claims that began and of claims that ended between two versions of a run."""
+    old = {claim.token for claim in before.transition.claims} if before and before.transition else set[int]()
+    new = {claim.token for claim in after.transition.claims} if after.transition else set[int]()
+    return sorted(new - old), sorted(old - new)
+
+
+def _numbered(entries: Any) -> list[tuple[int, Event]]:
+    return [(int(bytes(number).split(b"-")[0]), decode_event(fields[1])) for number, fields in entries]
+
+
+def _scored(flat: Any) -> list[tuple[str, float]]:
+    return [(bytes(flat[i]).decode(), float(flat[i + 1])) for i in range(0, len(flat), 2)]

@@ -1,0 +1,126 @@
+"""Waiting for runs to change: one subscription per process serves all who wait in it.
+
+A wait never trusts an announcement to arrive. Whoever waits reads the run after it has begun to watch, and
+every reconnection wakes everybody, so that a lost announcement costs a look and never a hang.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+
+from statem_dist.store import keys
+from statem_dist.store.redis_store import connect
+
+POLL_SECONDS = 1.0
+"""How often the listening thread looks whether it is to end; announcements arrive at once."""
+
+
+class Watch:
+    """Interest in one run. ``wait`` returns when the run may have a newer version than the one given."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._announced = 0
+        self._wakes = 0
+
+    def wait(self, after: int, timeout: float) -> None:
+        """Block until a version above ``after`` was announced, somebody woke everybody, or time is up.
+
+        Args:
+            after: the version that the caller has read.
+            timeout: seconds.
+        """
+        with self._condition:
+            wakes = self._wakes
+            self._condition.wait_for(lambda: self._announced > after or self._wakes != wakes, timeout)
+
+    def announce(self, version: int) -> None:
+        """Tell that the run has this version now."""
+        with self._condition:
+            self._announced = max(self._announced, version)
+            self._condition.notify_all()
+
+    def wake(self) -> None:
+        """Make whoever waits look for itself."""
+        with self._condition:
+            self._wakes += 1
+            self._condition.notify_all()
+
+
+class Watcher:
+    """Listens to the announcements of all shards on one connection, in one thread that starts when needed.
+
+    Args:
+        url: Redis URL of the state store.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._lock = threading.Lock()
+        self._watches: dict[str, list[Watch]] = {}
+        self._thread: threading.Thread | None = None
+        self._closed = threading.Event()
+
+    @contextmanager
+    def watch(self, run_id: str) -> Iterator[Watch]:
+        """Watch a run for the length of a ``with`` block; read the run inside, then wait."""
+        watch = Watch()
+        with self._lock:
+            self._watches.setdefault(run_id, []).append(watch)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._listen, name="statem-watcher", daemon=True)
+                self._thread.start()
+        try:
+            yield watch
+        finally:
+            with self._lock:
+                self._watches[run_id].remove(watch)
+                if not self._watches[run_id]:
+                    del self._watches[run_id]
+
+    def close(self) -> None:
+        """End the listening thread."""
+        self._closed.set()
+        if self._thread is not None:
+            self._thread.join(timeout=2 * POLL_SECONDS)
+
+    def _listen(self) -> None:
+        pause = 0.05
+        while not self._closed.is_set():
+            with suppress(RedisError, OSError):
+                self._listen_once()
+            self._wake_all()
+            self._closed.wait(pause)
+            pause = min(2 * pause, POLL_SECONDS)
+
+    def _listen_once(self) -> None:
+        with connect(self._url) as client, client.pubsub(ignore_subscribe_messages=False) as subscription:
+            subscription.subscribe(*(keys.moved(shard) for shard in range(keys.SHARDS)))
+            while not self._closed.is_set():
+                message = subscription.get_message(timeout=POLL_SECONDS)
+                if message is None:
+                    if not subscription.subscribed:
+                        raise RedisConnectionError("the subscription ended")
+                elif message["type"] == "message":
+                    self._deliver(message["data"])
+                else:
+                    # Subscribed: whatever was announced before is to be looked for.
+                    self._wake_all()
+
+    def _deliver(self, data: bytes) -> None:
+        run_id, _, version = data.decode().rpartition(" ")
+        with self._lock:
+            watches = list(self._watches.get(run_id, ()))
+        for watch in watches:
+            watch.announce(int(version))
+
+    def _wake_all(self) -> None:
+        with self._lock:
+            everybody = [watch for watches in self._watches.values() for watch in watches]
+        for watch in everybody:
+            watch.wake()

@@ -1,0 +1,175 @@
+"""What commands answer: runs, nodes, edges and results as plain mappings, with the keys of StateM's ``--json``.
+
+Keys may be added, none is renamed: scripts and agents read them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from statem_dist.protocol.graph import Node, Runbook
+from statem_dist.protocol.model import PlannedCheck, Purpose, Run, Transition
+from statem_dist.protocol.outcome import CheckResult
+from statem_dist.runbook.view import check_view, dynamic_view, edge_view, node_view
+
+
+def node_status(run: Run, runbook: Runbook, agent_id: str) -> dict[str, Any]:
+    """Return where a run stands: the answer of ``start`` and ``cur``."""
+    node = current_node(run, runbook)
+    shown = node_view(node)
+    return {
+        "ok": True,
+        "run_id": run.id,
+        "spec": run.place.spec,
+        "spec_name": run.runbook_name,
+        "spec_hash": run.runbook,
+        "status": run.status,
+        "version": run.version,
+        "current": run.node,
+        "current_entry_id": run.entry_id,
+        "agent_id": agent_id,
+        "prompt": node.prompt,
+        "in_hook": shown["in_hook"],
+        "before_transfer": shown["before_transfer"],
+        "dynamic_before_transfer": None if node.dynamic is None else dynamic_view(node.dynamic),
+        "out_hook": shown["out_hook"],
+        "next": [edge_view(edge) for edge in runbook.exits(run.node)],
+        "in_flight": transition_reference(run.in_flight),
+    }
+
+
+def next_nodes(run: Run, runbook: Runbook) -> dict[str, Any]:
+    """Return the edges out of the current node: the answer of ``next``."""
+    return {
+        "ok": True,
+        "run_id": run.id,
+        "current": run.node,
+        "next": [edge_view(edge) for edge in runbook.exits(run.node)],
+    }
+
+
+def graph_status(run: Run, runbook: Runbook) -> dict[str, Any]:
+    """Return the whole graph and where the run stands in it: the answer of ``state``."""
+    return {
+        "ok": True,
+        "run_id": run.id,
+        "spec": run.place.spec,
+        "spec_name": run.runbook_name,
+        "current": run.node,
+        "current_entry_id": run.entry_id,
+        "nodes": [node_view(node) for node in runbook.nodes],
+        "edges": [edge_view(edge) for edge in runbook.edges],
+    }
+
+
+def one_node(run: Run, runbook: Runbook, node: Node) -> dict[str, Any]:
+    """Return one node with its exits: the answer of ``ls``."""
+    return {
+        "ok": True,
+        "run_id": run.id,
+        **node_view(node),
+        "next": [edge_view(edge) for edge in runbook.exits(node.name)],
+    }
+
+
+def run_summary(run: Run) -> dict[str, Any]:
+    """Return a run in a line: an item of ``runs``."""
+    return {
+        "run_id": run.id,
+        "spec_name": run.runbook_name,
+        "status": run.status,
+        "current": run.node,
+        "version": run.version,
+        "labels": run.labels,
+        "created_at": run.created_at,
+        "updated_at": run.updated_at,
+        "in_flight": transition_reference(run.in_flight),
+    }
+
+
+def transition_reference(transition: Transition | None) -> dict[str, Any] | None:
+    """Return which transition this is, without its results."""
+    if transition is None:
+        return None
+    return {
+        "transition": transition.id,
+        "kind": transition.kind,
+        "from": transition.source,
+        "to": transition.target,
+        "settled": len(transition.results),
+        "planned": len(transition.plan),
+    }
+
+
+def settled_transition(run: Run, transition: Transition) -> dict[str, Any]:
+    """Return what came of a transition: the body of a ``goto`` answer, whether it moved or not."""
+    return {
+        "run_id": run.id,
+        "current": run.node,
+        "current_entry_id": run.entry_id,
+        "from": transition.source,
+        "to": transition.target,
+        "transition": transition.id,
+        "outcome": transition.outcome or "pending",
+        "stage": transition.stage,
+        **({"reason": transition.reason} if transition.reason else {}),
+        **goto_facts(transition),
+        "results": result_views(transition),
+    }
+
+
+def goto_facts(transition: Transition) -> dict[str, Any]:
+    """Return how often the edge was tried, and what dynamic checks there were."""
+    maximum = transition.max_attempts
+    used = transition.attempt if maximum is None else min(transition.attempt, maximum)
+    facts: dict[str, Any] = {"attempt": transition.attempt, "attempts_used": used}
+    if maximum is not None:
+        facts |= {"max_attempts": maximum, "attempts_remaining": maximum - used}
+    return facts | {"dynamic_before_transfer": {"configured": False}}
+
+
+def result_views(transition: Transition, purpose: Purpose | None = None) -> list[dict[str, Any]]:
+    """Return the settled results of a transition in the order of its plan, all or those of one purpose."""
+    return [
+        result_view(planned, transition.results[planned.id])
+        for planned in transition.plan
+        if planned.id in transition.results and purpose in (None, planned.purpose)
+    ]
+
+
+def result_view(planned: PlannedCheck, result: CheckResult) -> dict[str, Any]:
+    """Return one result: the check as the runbook has it, and what came of it."""
+    outcome = result.outcome
+    view = {
+        "id": planned.id,
+        **check_view(planned.check),
+        "purpose": planned.purpose,
+        "passed": outcome.passed,
+        "continued": not outcome.passed and not planned.check.stops,
+        "output": outcome.output,
+        "reason": outcome.reason,
+        "tier": result.tier,
+        "by": result.by,
+        "tries": result.tries,
+        "duration_ms": outcome.duration_ms,
+    }
+    if outcome.exit_code is not None:
+        view["exit_code"] = outcome.exit_code
+    if outcome.signal is not None:
+        view["signal"] = outcome.signal
+    if outcome.output_bytes:
+        view["output_bytes"] = outcome.output_bytes
+    if outcome.dropped_bytes:
+        view["dropped_bytes"] = outcome.dropped_bytes
+    if outcome.survivors:
+        view["survivors"] = outcome.survivors
+    if result.role:
+        view["role"] = result.role
+    return view
+
+
+def current_node(run: Run, runbook: Runbook) -> Node:
+    """Return the node on which a run stands; it is in the runbook that the run is bound to."""
+    node = runbook.node(run.node)
+    assert node is not None, "a run stands on a node of its runbook"
+    return node

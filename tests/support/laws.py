@@ -1,0 +1,208 @@
+"""The laws of a run, judged from its events alone.
+
+The judge does not ask ``walk`` or ``pending`` what is right: it has its own, slower idea of the protocol, read
+off the order of the plan, so that a mistake in those is seen from outside.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from statem_dist.protocol.events import (
+    CheckRetrying,
+    CheckSettled,
+    Event,
+    NodeEntered,
+    RunCreated,
+    RunRebound,
+    TransitionOpened,
+    TransitionSettled,
+    WorkClaimed,
+    WorkLost,
+    WorkReturned,
+)
+from statem_dist.protocol.evolve import evolve
+from statem_dist.protocol.graph import Runbook
+from statem_dist.protocol.model import PlannedCheck, Purpose, Run, Transition
+from statem_dist.protocol.progress import decided_here, queue_of, repeatable
+from statem_dist.store.codec import decode_event, decode_run, encode_event, encode_run
+
+GATES: frozenset[Purpose] = frozenset({"before_transfer", "dynamic_before_transfer", "condition"})
+
+
+class Judge:
+    """Folds the events of one run and asserts, event by event, that each was lawful.
+
+    Args:
+        runbooks: every runbook that the run is ever bound to, by hash.
+    """
+
+    def __init__(self, runbooks: Mapping[str, Runbook]) -> None:
+        self.run: Run | None = None
+        self._runbooks = runbooks
+        self._tokens = 0
+        self._begun: Counter[str] = Counter()
+
+    def see(self, events: Iterable[Event]) -> None:
+        """Judge events that follow those seen before."""
+        for event in events:
+            assert decode_event(encode_event(event)) == event
+            before = self.run
+            self._judge(before, event)
+            self.run = evolve(before, event)
+            assert self.run.version == (before.version + 1 if before else 1)
+            assert decode_run(encode_run(self.run)) == self.run
+
+    def _judge(self, run: Run | None, event: Event) -> None:
+        if isinstance(event, RunCreated):
+            assert run is None
+            return
+        assert run is not None
+        if isinstance(event, RunRebound):
+            self._judge_rebinding(run, event)
+            return
+        if isinstance(event, TransitionOpened):
+            self._judge_opening(run, event)
+            return
+        transition = run.in_flight
+        assert transition is not None and transition.id == event.transition, "only the open transition goes on"
+        match event:
+            case WorkClaimed():
+                self._judge_claim(run, transition, event)
+            case CheckSettled():
+                self._judge_result(transition, event)
+            case CheckRetrying():
+                self._judge_retry(transition, event)
+            case WorkReturned():
+                claim = transition.claim(event.token)
+                assert claim is not None
+                self._begun[claim.checks[0]] -= 1
+            case WorkLost():
+                assert transition.claim(event.token) is not None
+            case NodeEntered():
+                self._judge_commit(run, transition, event)
+            case TransitionSettled():
+                _judge_settlement(transition, event)
+
+    def _judge_rebinding(self, run: Run, event: RunRebound) -> None:
+        assert run.in_flight is None
+        runbook = self._runbooks[event.runbook]
+        if event.migrated_from is None:
+            assert (event.node, event.entry_id) == (run.node, run.entry_id)
+        else:
+            assert event.migrated_from == run.node and runbook.node(run.node) is None
+            assert event.node == runbook.initial and event.entry_id != run.entry_id
+
+    def _judge_opening(self, run: Run, event: TransitionOpened) -> None:
+        assert run.in_flight is None
+        assert event.transition == f"t{run.transitions + 1}"
+        assert event.source == run.node
+        self._begun.clear()
+        if event.kind != "goto":
+            assert event.target == run.node
+            return
+        edge = self._runbooks[run.runbook].edge(run.node, event.target)
+        assert edge is not None, "a goto goes along an edge of the runbook that the run is bound to"
+        if edge.max_attempts is not None and event.attempt > edge.max_attempts:
+            assert not event.plan, "an attempt too many checks nothing"
+            assert run.attempts[event.target] == edge.max_attempts
+
+    def _judge_claim(self, run: Run, transition: Transition, event: WorkClaimed) -> None:
+        assert event.token > self._tokens, "tokens rise for as long as the run lives"
+        self._tokens = event.token
+        taken = {check for claim in transition.claims for check in claim.checks}
+        assert not taken & set(event.checks), "claims never overlap"
+        planned = [_planned(transition, check) for check in event.checks]
+        self._require_frontier(transition, planned[0])
+        assert all(not decided_here(one) and one.id not in transition.results for one in planned)
+        assert len({queue_of(one, run.place) for one in planned}) == 1
+        if len(planned) > 1:
+            first = transition.plan.index(planned[0])
+            assert transition.plan[first : first + len(planned)] == tuple(planned), "a batch leaves no check out"
+            assert len({one.step for one in planned}) == len(planned), "members of a parallel step go one by one"
+            assert len({_stage_of(transition, one) for one in planned}) == 1, "a batch ends with its stage"
+        assert transition.not_before.get(planned[0].id, 0) <= event.at
+        self._begin(planned[0])
+
+    def _judge_result(self, transition: Transition, event: CheckSettled) -> None:
+        planned = _planned(transition, event.check)
+        assert planned.id not in transition.results, "a check settles once"
+        self._require_frontier(transition, planned)
+        claim = transition.claim_on(planned.id)
+        if claim is not None:
+            assert not decided_here(planned)
+            assert claim.checks[0] == planned.id
+            if len(claim.checks) > 1:
+                self._begin(_planned(transition, claim.checks[1]))
+        else:
+            lost = event.result.outcome.reason in ("hook_outcome_unknown", "worker_lost")
+            assert decided_here(planned) or lost, "somebody else's check settles only by the loss of its worker"
+
+    def _judge_retry(self, transition: Transition, event: CheckRetrying) -> None:
+        planned = _planned(transition, event.check)
+        claim = transition.claim_on(planned.id)
+        assert claim is not None and claim.checks[0] == planned.id
+        assert event.tries == transition.tries.get(planned.id, 0) + 1 < planned.check.retry.maximum_attempts
+        assert repeatable(planned) or event.outcome.reason == "spawn_failed"
+        if event.outcome.reason == "spawn_failed":
+            self._begun[planned.id] -= 1
+
+    def _judge_commit(self, run: Run, transition: Transition, event: NodeEntered) -> None:
+        assert transition.kind == "goto"
+        assert not transition.entered, "a transition commits once"
+        assert (run.node, event.node) == (transition.source, transition.target)
+        assert self._runbooks[run.runbook].edge(run.node, event.node) is not None
+        assert event.entry_id != run.entry_id
+        for planned in transition.plan:
+            if planned.purpose != "in_hook":
+                result = transition.results[planned.id]
+                assert result.passed or not planned.check.stops, "what stops a transition has passed"
+
+    def _begin(self, planned: PlannedCheck) -> None:
+        self._begun[planned.id] += 1
+        assert self._begun[planned.id] <= 1 or repeatable(planned), "a hook is begun at most once"
+
+    def _require_frontier(self, transition: Transition, planned: PlannedCheck) -> None:
+        """Assert that it is the turn of a check: what stands before it has settled and has not stopped anything."""
+        for earlier in transition.plan:
+            if earlier.step >= planned.step:
+                break
+            result = transition.results.get(earlier.id)
+            assert result is not None, "earlier steps have settled"
+            if not result.passed and earlier.check.stops:
+                same_stage = _stage_of(transition, earlier) == _stage_of(transition, planned)
+                assert same_stage and earlier.purpose in GATES, "after a failure only the rest of its gate is evaluated"
+
+
+def _judge_settlement(transition: Transition, event: TransitionSettled) -> None:
+    stopping = [
+        planned
+        for planned in transition.plan
+        if planned.check.stops and planned.id in transition.results and not transition.results[planned.id].passed
+    ]
+    settled = len(transition.results) == len(transition.plan)
+    match event.outcome:
+        case "committed":
+            assert transition.entered or transition.kind != "goto"
+            assert settled if event.stage is None else stopping
+            assert not stopping or event.stage is not None
+        case "blocked":
+            assert not transition.entered and (stopping or event.stage == "max_attempts")
+        case "error":
+            assert stopping and event.reason is not None
+        case "cancelled":
+            assert not transition.entered
+
+
+def _planned(transition: Transition, check: str) -> PlannedCheck:
+    planned = transition.planned(check)
+    assert planned is not None
+    return planned
+
+
+def _stage_of(transition: Transition, planned: PlannedCheck) -> str:
+    """Return a name that two checks share when they are judged together."""
+    if planned.purpose in GATES and transition.order == "guards_first":
+        return "gate"
+    return "before_transfer" if planned.purpose == "dynamic_before_transfer" else planned.purpose

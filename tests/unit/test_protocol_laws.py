@@ -1,0 +1,285 @@
+"""Laws of the protocol, on random runbooks and random commands: right ones, late ones, foreign ones, repeated ones."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec import Struct
+from msgspec.structs import replace
+
+from statem_dist.errors import StatemError
+from statem_dist.protocol.commands import (
+    Cancel,
+    ClaimWork,
+    Command,
+    ExpireClaim,
+    Goto,
+    RecordOutcomes,
+    Resume,
+    ReturnWork,
+    Save,
+    Start,
+)
+from statem_dist.protocol.decide import decide
+from statem_dist.protocol.events import Event, RunRebound, TransitionOpened, TransitionSettled
+from statem_dist.protocol.evolve import evolve, replay
+from statem_dist.protocol.graph import Runbook
+from statem_dist.protocol.model import Claim, Confirmations, Place, Run, Transition, Worker
+from statem_dist.protocol.outcome import Outcome
+from statem_dist.protocol.progress import CHECKS_QUEUE, REVIEWS_QUEUE, pending
+from tests.support.builders import AGENT, EPOCH, PLACE
+from tests.support.laws import Judge
+from tests.support.random_worlds import random_outcome, random_runbook
+
+QUEUES = (CHECKS_QUEUE, REVIEWS_QUEUE)
+COMMANDS_MAX = 40
+
+generous = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+
+
+class World:
+    """One run, its runbook in two versions, and a judge who sees every event.
+
+    Args:
+        rng: where every choice comes from.
+    """
+
+    def __init__(self, rng: Random) -> None:
+        self.rng = rng
+        self.now = EPOCH
+        self.runbook = random_runbook(rng, "h1")
+        self.edited = random_runbook(rng, "h2")
+        self.judge = Judge({book.hash: book for book in (self.runbook, self.edited)})
+        self.events: list[Event] = []
+        self.spent: list[Command] = []
+        self._requests = 0
+        place = replace(PLACE, queue=rng.choice((None, None, "pinned")))
+        start = Start(
+            run_id="r",
+            runbook=self.runbook,
+            place=place,
+            by=AGENT,
+            confirmations=self._confirmations(),
+            request_id=self._request_id(),
+            worker=self._worker(),
+        )
+        self._fold(decide(None, start, self.now))
+        assert decide(self.run, start, self.now) == [] or self.run.transition is None
+
+    @property
+    def run(self) -> Run:
+        """The run as it is now."""
+        assert self.judge.run is not None
+        return self.judge.run
+
+    def apply(self, command: Command) -> list[Event]:
+        """Decide a command, with everything that is to hold of any decision, and fold what follows."""
+        run = self.run
+        events = decide(run, command, self.now)
+        assert events == decide(run, command, self.now), "a decision depends on nothing but its arguments"
+        if run.in_flight is None and events:
+            assert isinstance(events[0], TransitionOpened | RunRebound), "a settled run only moves by a new transition"
+        self._fold(events)
+        if events:
+            self.spent.append(command)
+        return events
+
+    def act(self) -> None:
+        """Send one random command that may be anything from right to absurd."""
+        self.now += self.rng.choice((0, 1, 500, 5000))
+        if self.run.in_flight is None or self.rng.randint(0, 9) == 0:
+            self._open()
+        else:
+            self._work()
+
+    def repeat_something(self) -> None:
+        """Send a command again that was answered before; anything but a plain request must be without effect."""
+        if not self.spent:
+            return
+        command = self.rng.choice(self.spent[-6:])
+        latest = self.run.transition.request_id if self.run.transition else ""
+        match command:
+            case RecordOutcomes() | ExpireClaim() | ReturnWork():
+                # The claim may have a rest: what was sent for its head would now be taken for the next check.
+                transition = self.run.in_flight
+                if transition is None or transition.claim(command.token) is None:
+                    assert self.apply(command) == [], "late reports decide to nothing"
+            case Goto() | Resume() | Save() | Start():
+                if command.request_id == latest:
+                    assert self.apply(command) == [], "the same request twice is one request"
+            case ClaimWork() | Cancel():
+                pass
+
+    def settle_honestly(self) -> None:
+        """Execute what is owed until the open transition settles; assert that it does, in bounded steps."""
+        transition = self.run.in_flight
+        steps_max = 1 + sum(planned.check.retry.maximum_attempts for planned in transition.plan) if transition else 0
+        for _ in range(steps_max):
+            transition = self.run.in_flight
+            if transition is None:
+                return
+            token = transition.claims[0].token if transition.claims else self._take()
+            transition = self.run.in_flight
+            assert transition is not None
+            claim = transition.claim(token)
+            assert claim is not None
+            assert self.apply(self._report(transition, claim, claim.checks, worker=self._worker()))
+        assert self.run.in_flight is None, f"still open after {steps_max} evaluations"
+
+    def check_fold(self) -> None:
+        """Assert that the events alone give the run."""
+        assert replay(self.events) == self.run
+
+    def _take(self) -> int:
+        batches = pending(self.run)
+        assert batches, "an open transition without claims owes work"
+        batch = self.rng.choice(batches)
+        self.now = max(self.now, batch.not_before)
+        assert self.apply(ClaimWork(transition=batch.transition, check=batch.checks[0], worker=Worker("w", QUEUES)))
+        assert self.run.transition is not None
+        return self.run.transition.token
+
+    def _open(self) -> None:
+        runbook = self.runbook if self.run.runbook == self.runbook.hash else self.edited
+        request: Command
+        match self.rng.randint(0, 5):
+            case 0:
+                request = Save(
+                    runbook=runbook,
+                    by=AGENT,
+                    confirmations=self._confirmations(),
+                    skip_hooks=bool(self.rng.randint(0, 1)),
+                    request_id=self._request_id(),
+                    worker=self._worker(),
+                )
+            case 1:
+                request = Resume(
+                    runbook=self.rng.choice((self.runbook, self.edited)),
+                    by=AGENT,
+                    confirmations=self._confirmations(),
+                    request_id=self._request_id(),
+                    worker=self._worker(),
+                )
+            case _:
+                exits = [edge.target for edge in runbook.exits(self.run.node)]
+                request = Goto(
+                    runbook=runbook,
+                    target=self.rng.choice((*exits, *exits, "nowhere")),
+                    by=AGENT,
+                    confirmations=self._confirmations(),
+                    request_id=self._request_id(),
+                    worker=self._worker(),
+                    from_entry=self.rng.choice((None, self.run.entry_id, "an earlier one")),
+                )
+        version = self.run.version
+        try:
+            self.apply(request)
+        except StatemError:
+            assert self.run.version == version
+        else:
+            assert isinstance(request, Resume | Save) or self.run.transition is not None
+
+    def _work(self) -> None:
+        transition = self.run.in_flight
+        assert transition is not None
+        claims = transition.claims
+        match self.rng.randint(0, 9):
+            case 0 if claims:
+                self.apply(ExpireClaim(transition=transition.id, token=self.rng.choice(claims).token))
+            case 1 if claims:
+                self.apply(ReturnWork(transition=transition.id, token=self.rng.choice(claims).token))
+            case 2:
+                token = self.rng.randint(-1, transition.token + 2)
+                if transition.claim(token) is None:
+                    for command in (
+                        ExpireClaim(transition=transition.id, token=token),
+                        ReturnWork(transition=transition.id, token=token),
+                        self._foreign(transition.id, token),
+                    ):
+                        assert self.apply(command) == [], "a token that nobody holds decides to nothing"
+            case 3 if claims:
+                token = self.rng.choice(claims).token
+                assert self.apply(self._foreign("t0", token)) == [], "so does the token of another transition"
+            case 4 if self.rng.randint(0, 2) == 0:
+                version = self.run.version
+                try:
+                    self.apply(Cancel(transition=transition.id, reason="enough", by=AGENT))
+                except StatemError:
+                    assert transition.entered
+                    assert self.run.version == version
+            case choice if claims and choice > 5:
+                claim = self.rng.choice(claims)
+                part = claim.checks[: self.rng.randint(0, len(claim.checks))]
+                self.apply(self._report(transition, claim, part, worker=self._worker()))
+            case _:
+                self._claim(transition)
+
+    def _claim(self, transition: Transition) -> None:
+        """Claim any check of the plan: only the beginning of an offered batch is given, and only when it is time."""
+        if not transition.plan:
+            return
+        offered = {batch.checks[0]: batch for batch in pending(self.run) if batch.not_before <= self.now}
+        check = self.rng.choice((*offered, *(planned.id for planned in transition.plan)))
+        events = self.apply(ClaimWork(transition=transition.id, check=check, worker=Worker("w", QUEUES)))
+        assert bool(events) == (check in offered)
+        late = ClaimWork(transition=transition.id, check=check, worker=Worker("late", QUEUES))
+        assert self.apply(late) == [], "what is claimed is not given again"
+
+    def _report(self, transition: Transition, claim: Claim, checks: tuple[str, ...], worker: Worker | None) -> Command:
+        outcomes: list[Outcome] = []
+        for check in checks:
+            planned = transition.planned(check)
+            assert planned is not None
+            outcomes.append(random_outcome(self.rng, planned))
+        return RecordOutcomes(
+            transition=transition.id,
+            token=claim.token,
+            worker=worker or Worker("w", ()),
+            outcomes=tuple(outcomes),
+            jitter=self.rng.choice((0.0, 0.5)),
+            claim_more=worker is not None,
+        )
+
+    def _foreign(self, transition: str, token: int) -> RecordOutcomes:
+        passed = (Outcome(passed=True, reason="passed"),)
+        return RecordOutcomes(transition=transition, token=token, worker=Worker("stranger", QUEUES), outcomes=passed)
+
+    def _worker(self) -> Worker | None:
+        return self.rng.choice((None, Worker("w", QUEUES), Worker("w", (CHECKS_QUEUE,)), Worker("w", ("pinned",))))
+
+    def _confirmations(self) -> Confirmations:
+        return self.rng.choice((Confirmations(), Confirmations(everything=True), Confirmations(checks=("condition.0",))))
+
+    def _request_id(self) -> str:
+        self._requests += 1
+        return f"q{self._requests}"
+
+    def _fold(self, events: list[Event]) -> None:
+        self.judge.see(events)
+        self.events += events
+
+
+@generous
+@given(rng=st.randoms(use_true_random=False), commands=st.integers(1, COMMANDS_MAX))
+def test_every_history_is_lawful(rng: Random, commands: int) -> None:
+    """Whatever is sent, in whatever order: every event obeys the laws of the judge, and the fold gives the run."""
+    world = World(rng)
+    for _ in range(commands):
+        world.act()
+        if rng.randint(0, 3) == 0:
+            world.repeat_something()
+    world.check_fold()
+
+
+@generous
+@given(rng=st.randoms(use_true_random=False), commands=st.integers(0, 15))
+def test_honest_work_settles_any_transition(rng: Random, commands: int) -> None:
+    """From wherever confusion has led, executing what is owed settles the transition, in bounded steps."""
+    world = World(rng)
+    for _ in range(commands):
+        world.act()
+    world.settle_honestly()
+    world.check_fold()

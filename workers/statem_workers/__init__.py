@@ -1,0 +1,1 @@
+"""Celery workers that execute what runs owe. Start one with ``statem-dist worker``."""

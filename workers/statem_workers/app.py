@@ -1,0 +1,57 @@
+"""The Celery application: which queues exist, and how they are consumed.
+
+Queues are consumed without broker acknowledgements. The state knows what is owed, so that a message is only a
+hint: acknowledging it would buy nothing, and costs most of a worker's throughput on Redis. What a lost message
+costs is a few seconds, until the reaper sends another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from celery import Celery
+from kombu import Queue
+
+CONNECT_TIMEOUT_SECONDS = 5.0
+
+
+def make_app(broker_url: str, queues: Sequence[str], *, events: bool = False) -> Celery:
+    """Return the application for one broker.
+
+    Args:
+        broker_url: kombu URL of the broker.
+        queues: names of the queues that this worker serves.
+        events: whether to send Celery's own task events, which Flower shows; they cost throughput.
+    """
+    app = Celery("statem", broker=broker_url, set_as_current=False, include=["statem_workers.tasks"])
+    app.conf.update(
+        task_queues=[Queue(name, routing_key=name, no_ack=True) for name in queues],
+        task_default_queue=queues[0],
+        task_create_missing_queues=False,
+        task_ignore_result=True,
+        result_backend=None,
+        task_serializer="json",
+        accept_content=["json"],
+        task_acks_late=False,
+        task_reject_on_worker_lost=False,
+        worker_prefetch_multiplier=1,
+        worker_eta_task_limit=100,
+        worker_cancel_long_running_tasks_on_connection_loss=False,
+        worker_send_task_events=events,
+        worker_hijack_root_logger=False,
+        worker_redirect_stdouts=False,
+        worker_pool_restarts=False,
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        broker_transport_options={
+            "socket_connect_timeout": CONNECT_TIMEOUT_SECONDS,
+            "socket_keepalive": True,
+            "health_check_interval": 10,
+        },
+    )
+    return app
+
+
+def broker_url_for(redis_url: str) -> str:
+    """Return the kombu URL of the Redis that a redis-py URL names (they differ for unix sockets)."""
+    return redis_url.replace("unix://", "redis+socket://", 1) if redis_url.startswith("unix://") else redis_url

@@ -1,0 +1,58 @@
+"""How many messages a worker takes, and what becomes of those that it took and did not begin.
+
+Without acknowledgements Celery's prefetch limit does nothing: a worker would take every message of its queues
+into memory. ``BoundedIntake`` lets it take what its slots can begin, and a few more, so that a slot that falls
+free finds work at once. ``hand_back`` returns the unbegun ones to their queues when the worker stops.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from celery import bootsteps
+from celery.worker import state
+from celery.worker.consumer.tasks import Tasks
+
+LOOK_AHEAD = 2
+"""Messages held beyond the slots. Each can wait no longer than the shortest of the checks before it."""
+
+logger = logging.getLogger(__name__)
+
+
+class BoundedIntake(bootsteps.StartStopStep):
+    """Consumer step: stop consuming while as many messages are held as slots and look-ahead allow."""
+
+    requires = (Tasks,)
+
+    def start(self, consumer: Any) -> None:
+        """Bound the intake of the consumer's channel; called again after each reconnection."""
+        qos = consumer.task_consumer.channel.qos
+        within_prefetch = qos.can_consume
+        held_max = consumer.pool.num_processes + LOOK_AHEAD
+
+        def can_consume() -> bool:
+            return len(state.requests) < held_max and bool(within_prefetch())
+
+        qos.can_consume = can_consume
+
+
+def hand_back(app: Any) -> int:
+    """Return messages that were taken and not begun to their queues; give how many there were."""
+    unbegun = [request for request in list(state.requests.values()) if request not in state.active_requests]
+    if not unbegun:
+        return 0
+    with app.connection_for_write() as connection, connection.Producer() as producer:
+        for request in unbegun:
+            queue = request.delivery_info["routing_key"]
+            producer.publish(
+                request.body,
+                exchange="",
+                routing_key=queue,
+                headers=request.message.headers,
+                content_type=request.content_type,
+                content_encoding=request.content_encoding,
+                correlation_id=request.correlation_id,
+            )
+    logger.info("handed %d unbegun messages back", len(unbegun))
+    return len(unbegun)

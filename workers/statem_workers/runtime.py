@@ -1,0 +1,82 @@
+"""What a worker process needs to execute checks, made once per process.
+
+With the threads pool one runtime serves all slots. With prefork each child makes its own, because neither
+connections nor threads survive a fork.
+"""
+
+from __future__ import annotations
+
+import os
+
+from msgspec import Struct
+
+from statem_dist.checks.environment import worker_environment
+from statem_dist.checks.process import Supervisor
+from statem_dist.coordinator import Coordinator
+from statem_dist.engine import dispatcher_for
+from statem_dist.executor import Executor
+from statem_dist.identity import this_process
+from statem_dist.leases import RENEWALS_PER_LEASE, LeaseKeeper
+from statem_dist.protocol.model import Place, Worker
+from statem_dist.settings import Settings
+from statem_dist.store.redis_store import RedisStore, connect
+
+PATIENCE_SECONDS = 300.0
+"""A worker holds results that nobody else has: it waits long for a store that is away."""
+
+
+class WorkerOptions(Struct, frozen=True):
+    """How a worker was started. ``pass_env`` names variables of its own environment that commands get."""
+
+    redis_url: str
+    queues: tuple[str, ...]
+    concurrency: int
+    pool: str
+    pass_env: tuple[str, ...] = ()
+    grace_seconds: float = 30.0
+    events: bool = False
+    log_level: str = "INFO"
+
+
+class Runtime:
+    """The executor of one process, and what it stands on."""
+
+    def __init__(self, options: WorkerOptions, settings: Settings) -> None:
+        self.pid = os.getpid()
+        store = RedisStore(connect(options.redis_url), patience_seconds=PATIENCE_SECONDS)
+        renewals = RedisStore(
+            connect(options.redis_url), patience_seconds=settings.lease_seconds / (2 * RENEWALS_PER_LEASE)
+        )
+        self.coordinator = Coordinator(store, dispatcher_for(settings, options.redis_url), settings)
+        self.supervisor = Supervisor(kill_grace_seconds=settings.kill_grace_seconds)
+
+        def environment(place: Place, variables: dict[str, str]) -> dict[str, str]:
+            return worker_environment(os.environ, place.env, options.pass_env, variables)
+
+        self.executor = Executor(
+            coordinator=self.coordinator,
+            worker=Worker(id=this_process("worker"), queues=options.queues),
+            supervisor=self.supervisor,
+            leases=LeaseKeeper(renewals, settings.lease_seconds),
+            environment=environment,
+            settings=settings,
+        )
+
+
+_configured: tuple[WorkerOptions, Settings] | None = None
+_runtime: Runtime | None = None
+
+
+def configure(options: WorkerOptions, settings: Settings) -> None:
+    """Say how runtimes of this process and its children are to be made."""
+    global _configured
+    _configured = (options, settings)
+
+
+def runtime() -> Runtime:
+    """Return the runtime of this process; the first call makes it."""
+    global _runtime
+    if _runtime is None or _runtime.pid != os.getpid():
+        assert _configured is not None, "a worker is configured before it takes a task"
+        _runtime = Runtime(*_configured)
+    return _runtime

@@ -1,0 +1,23 @@
+"""The one task. It carries ids and never a command: what is to be done is read from the state."""
+
+from __future__ import annotations
+
+import logging
+
+from celery import shared_task
+
+from statem_dist.dispatch import TASK_NAME
+from statem_dist.errors import StatemError
+from statem_workers.runtime import runtime
+
+logger = logging.getLogger(__name__)
+
+
+@shared_task(name=TASK_NAME, ignore_result=True)
+def execute(run_id: str, transition: str, check: str) -> None:
+    """Claim and execute the batch of a run that begins with a check, and what follows from it."""
+    try:
+        runtime().executor.execute(run_id, transition, check)
+    except StatemError as error:
+        # Nothing is lost: what is still owed is found by the reaper.
+        logger.warning("run %s, transition %s: %s", run_id, transition, error.message)

@@ -1,0 +1,136 @@
+"""Running a worker: one Celery worker with its reaper and its announcements, until it is told to stop."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import warnings
+from typing import Any
+
+from celery import signals
+from celery.platforms import SecurityWarning
+
+from statem_dist import __version__
+from statem_dist.errors import Unavailable, Usage
+from statem_dist.identity import this_process
+from statem_dist.reaper import Reaper
+from statem_dist.roster import ANNOUNCE_SECONDS, Roster, WorkerCard
+from statem_dist.settings import Settings
+from statem_dist.store.redis_store import RedisStore, connect
+from statem_workers.app import broker_url_for, make_app
+from statem_workers.intake import BoundedIntake, hand_back
+from statem_workers.runtime import WorkerOptions, configure, runtime
+
+POOLS = ("threads", "prefork", "solo")
+"""Pools that run commands well. Gevent spends ten times the processor time per command and is refused."""
+
+LOG_FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
+
+logger = logging.getLogger(__name__)
+
+
+def run_worker(options: WorkerOptions, settings: Settings) -> int:
+    """Run a worker in the foreground until SIGTERM or SIGINT; return its exit code.
+
+    Raises:
+        Usage: a pool that is not supported.
+        Unavailable: the state store or the broker cannot be reached at the start.
+    """
+    if options.pool not in POOLS:
+        raise Usage(f"The pool {options.pool!r} is not supported. Choose one of: {', '.join(POOLS)}.")
+    logging.basicConfig(level=options.log_level, format=LOG_FORMAT, stream=sys.stderr)
+    # Celery tells of every message; what users follow is told by the executor.
+    for noisy in ("celery.worker.strategy", "celery.app.trace", "celery.apps.worker"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    # Celery warns root because of pickled tasks; this application accepts JSON alone.
+    warnings.simplefilter("ignore", SecurityWarning)
+    app = make_app(settings.broker_url or broker_url_for(options.redis_url), options.queues, events=options.events)
+    _require_reachable(app, options, settings)
+    app.steps["consumer"].add(BoundedIntake)
+    configure(options, settings)
+    presence = Presence(options, settings)
+    reaper = Reaper(runtime().coordinator)
+
+    def ready(**_: Any) -> None:
+        presence.start()
+        reaper.start()
+        logger.info("ready: queues %s, %d slots (%s)", ", ".join(options.queues), options.concurrency, options.pool)
+
+    def shutting_down(**_: Any) -> None:
+        logger.info("stopping: running checks get %.0f s", options.grace_seconds)
+        presence.close()
+        reaper.close()
+        runtime().executor.stop(options.grace_seconds)
+
+    def stopped(**_: Any) -> None:
+        hand_back(app)
+
+    signals.worker_ready.connect(ready, weak=False)
+    signals.worker_shutting_down.connect(shutting_down, weak=False)
+    signals.worker_shutdown.connect(stopped, weak=False)
+    worker = app.Worker(
+        concurrency=options.concurrency,
+        pool=options.pool,
+        hostname=f"statem-{this_process('w')}".replace(":", "-"),
+        loglevel=options.log_level,
+        without_gossip=True,
+        without_mingle=True,
+        without_heartbeat=not options.events,
+        quiet=True,
+    )
+    worker.start()
+    return int(worker.exitcode or 0)
+
+
+class Presence:
+    """Announces this worker to the roster, in a thread of its own."""
+
+    def __init__(self, options: WorkerOptions, settings: Settings) -> None:
+        store = RedisStore(connect(options.redis_url), patience_seconds=ANNOUNCE_SECONDS)
+        self._roster = Roster(store)
+        self._card = WorkerCard(
+            id=this_process("worker"),
+            queues=options.queues,
+            slots=options.concurrency,
+            pool=options.pool,
+            started_at=store.clock(),
+            version=__version__,
+        )
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._announce, name="statem-presence", daemon=True)
+
+    def start(self) -> None:
+        """Announce now, and again and again."""
+        self._roster.announce(self._card)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Say goodbye, so that nobody waits for this worker any more."""
+        self._closed.set()
+        try:
+            self._roster.leave(self._card.id)
+        except Unavailable as error:
+            logger.warning("%s", error.message)
+
+    def _announce(self) -> None:
+        while not self._closed.wait(ANNOUNCE_SECONDS):
+            try:
+                self._roster.announce(self._card)
+            except Unavailable as error:
+                logger.warning("%s", error.message)
+
+
+def _require_reachable(app: Any, options: WorkerOptions, settings: Settings) -> None:
+    """Fail at once, with the reason, where Celery would try for ever."""
+    RedisStore(connect(options.redis_url), patience_seconds=settings.patience_seconds).clock()
+    connection = app.connection_for_read()
+    try:
+        connection.ensure_connection(max_retries=1, interval_start=0.2, timeout=settings.patience_seconds)
+    except Exception as error:
+        raise Unavailable(
+            f"The broker {connection.as_uri()} cannot be used: {error}.",
+            hint="Check STATEM_BROKER_URL; without it the broker is the state's own Redis.",
+        ) from error
+    finally:
+        connection.release()
