@@ -61,8 +61,13 @@ class Coordinator:
             raise run_not_found(run_id)
         return snapshot
 
-    def apply(self, run_id: str, command: Command) -> Applied:
+    def apply(self, run_id: str, command: Command, seen: Snapshot | None = None) -> Applied:
         """Decide a command on the stored run and commit what follows.
+
+        Args:
+            run_id: the run.
+            command: what is asked for.
+            seen: the run as the caller has just read it; it is read again only after a lost race.
 
         Raises:
             NotFound: there is no such run, and the command does not create one.
@@ -73,7 +78,7 @@ class Coordinator:
         for attempt in range(self.settings.conflict_attempts_max):
             if attempt:
                 time.sleep(random.uniform(0, 0.002 * 2 ** min(attempt, 6)))
-            snapshot = self.store.load(run_id)
+            snapshot = seen if seen is not None and attempt == 0 else self.store.load(run_id)
             if snapshot is None and not isinstance(command, Start):
                 raise run_not_found(run_id)
             before = snapshot.run if snapshot else None
@@ -92,11 +97,8 @@ class Coordinator:
         )
 
     def record(self, run: Run, command: RecordOutcomes) -> Applied:
-        """Record outcomes on a run that the caller has just read, and only on a lost race on a newer one."""
-        now = self.store.clock()
-        events = decide(run, command, now)
-        applied = self._commit(run, events, _operation(), now) if events else None
-        return applied or self.apply(run.id, command)
+        """Record outcomes on a run that the caller has written last; it is read again only after a lost race."""
+        return self.apply(run.id, command, Snapshot(run=run, now=self.store.clock(), leases={}))
 
     def tend(self, overdue: Overdue) -> None:
         """Look after a run whose reminder is due: expire lost claims, dispatch again what nobody took."""

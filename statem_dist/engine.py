@@ -11,7 +11,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from msgspec import Struct
@@ -26,10 +26,11 @@ from statem_dist.protocol.commands import Command, Goto, Resume, Save, Start
 from statem_dist.protocol.graph import Checklist, Manual, Runbook
 from statem_dist.protocol.model import Actor, Confirmations, Place, PlannedCheck, Run
 from statem_dist.protocol.plan import plan_goto
-from statem_dist.protocol.progress import CHECKS_QUEUE
+from statem_dist.protocol.progress import CHECKS_QUEUE, pending
 from statem_dist.roster import Roster
 from statem_dist.runbook import Parsed
 from statem_dist.settings import Settings
+from statem_dist.store.base import Snapshot
 from statem_dist.store.codec import StoredRunbook
 from statem_dist.store.redis_store import RedisStore, connect
 from statem_dist.store.watch import Watch, Watcher
@@ -39,6 +40,9 @@ RUN_ID_LENGTH_MAX = 200
 
 LOOK_AGAIN_SECONDS = 5.0
 """A waiting caller looks at the run at least that often, whatever was announced."""
+
+OnWaiting = Callable[[str], None]
+"""Called now and then while nothing happens, with the reason why."""
 
 NEVER = Deadline()
 
@@ -153,7 +157,7 @@ class Engine:
         """
         existing = self.store.load(request.run_id)
         if existing is not None:
-            self._settle_leftover(existing.run, deadline)
+            self._settle_leftover(existing, deadline)
         queue = existing.run.place.queue if existing else request.place.queue
         inline = self._inline_worker(queue)
         worker = inline.worker if inline else None
@@ -190,17 +194,20 @@ class Engine:
         wait: bool = True,
         deadline: Deadline = NEVER,
         on_event: OnEvent | None = None,
+        on_waiting: OnWaiting | None = None,
     ) -> Settled:
         """Attempt the transition to a target, and wait until it has settled or time is up.
 
-        Without ``wait`` it is left to workers, present or to come, and returned as it is then. A transition to the same target that a killed caller has left is finished instead of beginning another.
+        Without ``wait`` it is left to workers, present or to come, and returned as it is then. A transition to the
+        same target that a killed caller has left is finished instead of beginning another.
 
         Raises:
             UnknownTarget: there is no such edge.
             TransitionInFlight: another transition of the run is open, and alive.
         """
-        run = self.run(run_id)
-        left = self._settle_leftover(run, deadline)
+        seen = self._coordinator.load(run_id)
+        run = seen.run
+        left = self._settle_leftover(seen, deadline)
         if left is not None and left.transition.kind == "goto" and left.transition.target == target:
             return left
         inline = self._inline_worker(run.place.queue) if wait else None
@@ -213,7 +220,15 @@ class Engine:
             worker=inline.worker if inline else None,
             from_entry=from_entry,
         )
-        return self._carry_out(run_id, command, inline, deadline if wait else Deadline(0), on_event)
+        return self._carry_out(
+            run_id,
+            command,
+            inline,
+            deadline if wait else Deadline(0),
+            on_event,
+            on_waiting=on_waiting,
+            seen=None if left else seen,
+        )
 
     def save(
         self,
@@ -226,8 +241,9 @@ class Engine:
         on_event: OnEvent | None = None,
     ) -> Settled:
         """Run the ``out_hook`` of the current node without moving."""
-        run = self.run(run_id)
-        self._settle_leftover(run, deadline)
+        seen = self._coordinator.load(run_id)
+        run = seen.run
+        self._settle_leftover(seen, deadline)
         inline = self._inline_worker(run.place.queue)
         command = Save(
             runbook=self.runbook(run.runbook),
@@ -239,9 +255,33 @@ class Engine:
         )
         return self._carry_out(run_id, command, inline, deadline, on_event)
 
-    def settle_leftover(self, run_id: str) -> Settled | None:
-        """Settle a transition that a killed caller has left; return it, or None when there was none."""
-        return self._settle_leftover(self.run(run_id), NEVER)
+    def settled_run(self, run_id: str) -> Run:
+        """Return a run after settling what a killed caller may have left of its transition.
+
+        Raises:
+            NotFound: there is none of that id.
+        """
+        snapshot = self._coordinator.load(run_id)
+        left = self._settle_leftover(snapshot, NEVER)
+        return snapshot.run if left is None else left.run
+
+    def waiting_reason(self, run: Run) -> str:
+        """Return why the open transition of a run has not settled yet, in a sentence; empty if none is open."""
+        transition = run.in_flight
+        if transition is None:
+            return ""
+        if transition.claims:
+            claim = transition.claims[0]
+            return f"{claim.checks[0]} is being executed by {claim.worker}"
+        for batch in pending(run):
+            if (wait := batch.not_before - self.store.clock()) > 0:
+                return f"{batch.checks[0]} is tried again in {wait / 1000:.1f} s"
+            if self._inline and not self.roster.serves(batch.queue):
+                return "nobody works on it now; the next command on the run goes on with it"
+            if not self.roster.serves(batch.queue):
+                return f"no worker serves the queue {batch.queue!r} (start one: statem-dist worker -Q {batch.queue})"
+            return f"{batch.checks[0]} waits for a free slot in the queue {batch.queue!r}"
+        return "its last result is being recorded"
 
     # --- carrying out ----------------------------------------------------------------------------------------
 
@@ -252,40 +292,58 @@ class Engine:
         inline: InlineWorker | None,
         deadline: Deadline,
         on_event: OnEvent | None,
+        *,
+        on_waiting: OnWaiting | None = None,
+        seen: Snapshot | None = None,
     ) -> Settled:
         """Apply a command that opens a transition, and see it through in the caller or in a worker."""
         if inline is not None:
-            applied = inline.apply(run_id, command)
+            applied = inline.apply(run_id, command, seen)
             return inline.carry_out(applied, self._follower(applied, on_event), deadline)
+        if deadline.passed:
+            applied = self._coordinator.apply(run_id, command, seen)
+            return self._follower(applied, on_event).look(applied.run)
         with self.watcher.watch(run_id) as watch:
-            applied = self._coordinator.apply(run_id, command)
-            return self._wait(self._follower(applied, on_event), watch, deadline)
+            applied = self._coordinator.apply(run_id, command, seen)
+            return self._wait(applied.run, self._follower(applied, on_event), watch, deadline, on_waiting)
 
-    def _wait(self, follower: Follower, watch: Watch, deadline: Deadline) -> Settled:
+    def _wait(
+        self,
+        run: Run,
+        follower: Follower,
+        watch: Watch,
+        deadline: Deadline,
+        on_waiting: OnWaiting | None,
+    ) -> Settled:
         """Wait until a transition that workers carry out has settled or time is up.
 
         Where the last worker has gone meanwhile, the caller takes over.
         """
         while True:
-            run = self.run(follower.run_id)
             follower.show_new_events()
             settled = follower.look(run)
             if not settled.transition.open or deadline.passed:
                 return settled
-            inline = self._inline_worker(run.place.queue)
-            if inline is not None and is_abandoned(settled.transition):
-                return inline.finish(follower, deadline)
-            watch.wait(run.version, deadline.bound(LOOK_AGAIN_SECONDS))
+            version = run.version
+            watch.wait(version, deadline.bound(LOOK_AGAIN_SECONDS))
+            snapshot = self._coordinator.load(follower.run_id)
+            run = snapshot.run
+            if run.version == version and run.in_flight is not None:
+                inline = self._inline_worker(run.place.queue)
+                if inline is not None and is_abandoned(snapshot):
+                    return inline.finish(follower, deadline)
+                if on_waiting is not None:
+                    on_waiting(self.waiting_reason(run))
 
-    def _settle_leftover(self, run: Run, deadline: Deadline) -> Settled | None:
+    def _settle_leftover(self, snapshot: Snapshot, deadline: Deadline) -> Settled | None:
         """Finish the open transition of a run if nobody else will; return it as it ended."""
-        transition = run.in_flight
-        if transition is None or not is_abandoned(transition):
+        run = snapshot.run
+        if run.in_flight is None or not is_abandoned(snapshot):
             return None
         inline = self._inline_worker(run.place.queue)
         if inline is None:
             return None
-        return inline.finish(Follower(self.store, run.id, transition.id, run.version, None), deadline)
+        return inline.finish(Follower(self.store, run.id, run.in_flight.id, run.version, None), deadline)
 
     def _follower(self, applied: Applied, on_event: OnEvent | None) -> Follower:
         transition = applied.run.transition

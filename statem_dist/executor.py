@@ -6,6 +6,7 @@ are, which queues they serve, and the environment that they give to commands.
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -28,6 +29,8 @@ from statem_dist.protocol.model import Place, PlannedCheck, Run, Worker
 from statem_dist.protocol.outcome import Outcome
 from statem_dist.protocol.progress import repeatable
 from statem_dist.settings import Settings
+
+logger = logging.getLogger(__name__)
 
 MakeEnvironment = Callable[[Place, dict[str, str]], dict[str, str]]
 """Builds the environment of a command from the run's place and its ``STATEM_*`` variables."""
@@ -187,7 +190,9 @@ class Executor:
             reviewer_command=self._settings.reviewer_command,
         )
         with _alarm(deadline, lambda: self.supervisor.cancel(key, "shutdown")):
-            return evaluate(planned.check, context, self.supervisor)
+            outcome = evaluate(planned.check, context, self.supervisor)
+        logger.info("%s %s %s: %s, %d ms", run.id, key.split("/")[1], planned.id, outcome.reason, outcome.duration_ms)
+        return outcome
 
     def _flush(self, work: _Work, token: int, on_recorded: Callable[[], None]) -> None:
         """Record the outcomes that are ready, if there are any."""

@@ -19,9 +19,10 @@ from statem_dist.follow import Deadline, Follower, Settled
 from statem_dist.identity import is_dead, this_process
 from statem_dist.leases import LeaseKeeper
 from statem_dist.protocol.commands import Command, ExpireClaim
-from statem_dist.protocol.model import Place, Run, Transition, Worker
+from statem_dist.protocol.model import Place, Run, Worker
 from statem_dist.protocol.progress import CHECKS_QUEUE, REVIEWS_QUEUE, pending
 from statem_dist.settings import Settings
+from statem_dist.store.base import Snapshot
 from statem_dist.store.redis_store import RedisStore
 
 LOOK_SECONDS = 0.1
@@ -100,11 +101,17 @@ class InlineWorker:
             self.apply(run.id, ExpireClaim(transition=transition.id, token=claim.token))
         return bool(dead)
 
-    def apply(self, run_id: str, command: Command) -> Applied:
+    def apply(self, run_id: str, command: Command, seen: Snapshot | None = None) -> Applied:
         """Apply a command without sending its work to anybody else."""
-        return self.coordinator.apply(run_id, command)
+        return self.coordinator.apply(run_id, command, seen)
 
 
-def is_abandoned(transition: Transition) -> bool:
-    """Return whether nobody works on an open transition any more: it has no claim of a live worker."""
+def is_abandoned(snapshot: Snapshot) -> bool:
+    """Return whether nobody works on the open transition of a run any more.
+
+    It has no claim of a live worker, and it is not waiting for the time of another try.
+    """
+    transition = snapshot.run.in_flight
+    if transition is None or any(batch.not_before > snapshot.now for batch in pending(snapshot.run)):
+        return False
     return all(is_dead(claim.worker) for claim in transition.claims)

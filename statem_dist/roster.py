@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import msgspec
 
 from statem_dist.store import keys
@@ -12,6 +14,9 @@ ANNOUNCE_SECONDS = 3.0
 
 PRESENCE_SECONDS = 10.0
 """How long after its last announcement a worker counts as present."""
+
+GLANCE_SECONDS = 0.5
+"""How long one look at the roster is good for, for a process that asks again and again."""
 
 
 class WorkerCard(msgspec.Struct, frozen=True):
@@ -30,6 +35,7 @@ class Roster:
 
     def __init__(self, store: RedisStore) -> None:
         self._store = store
+        self._seen: tuple[float, list[WorkerCard]] | None = None
 
     def announce(self, card: WorkerCard) -> None:
         """Say that a worker is there."""
@@ -50,5 +56,8 @@ class Roster:
         return [msgspec.json.decode(document, type=WorkerCard) for document in documents if document]
 
     def serves(self, queue: str) -> bool:
-        """Return whether a worker that is there serves a queue."""
-        return any(queue in card.queues for card in self.present())
+        """Return whether a worker that is there serves a queue; what was read a moment ago still counts."""
+        now = time.monotonic()
+        if self._seen is None or now - self._seen[0] > GLANCE_SECONDS:
+            self._seen = (now, self.present())
+        return any(queue in card.queues for card in self._seen[1])

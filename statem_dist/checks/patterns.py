@@ -77,7 +77,7 @@ def _search_outside(pattern: str, text: str, context: CheckContext, supervisor: 
         )
     finished = supervisor.run(
         context.key,
-        'exec "$PATTERN_PYTHON" -I -S -X utf8 -c "$PATTERN_PROGRAM"',
+        'exec "$PATTERN_PYTHON" -I -S -c "$PATTERN_PROGRAM"',
         cwd=os.path.sep,
         env={**context.environ, "PATTERN_PYTHON": sys.executable, "PATTERN_PROGRAM": _PROGRAM},
         stdin=pattern.encode(errors="replace").hex().encode() + b"\0" + encoded,

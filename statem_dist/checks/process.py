@@ -421,7 +421,7 @@ def _spawn_supervisor(descriptor: int, token: str, head_bytes: int, tail_bytes: 
     options = [token, str(head_bytes), str(tail_bytes), str(grace_seconds)]
     return os.posix_spawn(
         sys.executable,
-        [sys.executable, "-I", "-S", "-X", "utf8", "-c", program, *options],
+        [sys.executable, "-I", "-S", "-c", program, *options],
         # Commands can read the environment of their parent in /proc, so this one holds no secrets either.
         {name: value for name, value in os.environ.items() if name not in SECRET_NAMES},
         file_actions=[

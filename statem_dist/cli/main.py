@@ -50,9 +50,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; see ``ExitCode``."""
     as_json = "--json" in arguments
     try:
-        result = typer.main.get_command(app).main(
-            args=list(arguments), prog_name="statem-dist", standalone_mode=False
-        )
+        result = typer.main.get_command(app).main(args=list(arguments), prog_name="statem-dist", standalone_mode=False)
         if isinstance(result, Answer):
             print_answer(result, as_json=as_json)
             result = result.exit_code
@@ -62,7 +60,9 @@ def run(arguments: Sequence[str]) -> int:
         print_error(error, as_json=as_json)
         return int(error.exit_code)
     except TyperException as error:
-        usage = Usage(error.format_message(), hint="`statem-dist --help` lists the commands, COMMAND --help its options.")
+        usage = Usage(
+            error.format_message(), hint="`statem-dist --help` lists the commands, COMMAND --help its options."
+        )
         print_error(usage, as_json=as_json)
         return int(usage.exit_code)
     except (KeyboardInterrupt, Abort):

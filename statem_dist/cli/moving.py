@@ -111,7 +111,7 @@ def goto(
 
     Example: statem-dist goto review --run-id demo
     """
-    from statem_dist.cli.progress import Ticker, ask_questions
+    from statem_dist.cli.progress import Ticker, ask_questions, say_waiting
     from statem_dist.follow import Deadline
 
     with session(state_dir) as at:
@@ -123,16 +123,23 @@ def goto(
         ticker = None if as_json or not sys.stderr.isatty() else Ticker()
         try:
             settled = at.engine.goto(
-                run.id, target, by, confirmations, wait=wait, deadline=Deadline(timeout), on_event=ticker
+                run.id,
+                target,
+                by,
+                confirmations,
+                wait=wait,
+                deadline=Deadline(timeout),
+                on_event=ticker,
+                on_waiting=say_waiting,
             )
         except KeyboardInterrupt:
             print(
-                f"\nInterrupted. The transition of run {run.id!r} is not settled; "
-                "the next command on this run finishes it.",
+                f"\nThe transition of run {run.id!r} is not settled yet; `statem-dist cur` tells how it ends.",
                 file=sys.stderr,
             )
             raise
-        return _moved(settled, submitted=not wait, shown=ticker is not None)
+        waiting = at.engine.waiting_reason(settled.run) if settled.transition.open else ""
+        return _moved(settled, waiting, submitted=not wait, shown=ticker is not None)
 
 
 def transfer(
@@ -199,13 +206,13 @@ def _started(at: Session, settled: Settled, agent_id: str | None, agent_role: st
     return Answer(details, lambda: text.results(transition), code, error)
 
 
-def _moved(settled: Settled, *, submitted: bool, shown: bool) -> Answer:
+def _moved(settled: Settled, waiting: str, *, submitted: bool, shown: bool) -> Answer:
     """Answer for a goto that has settled, or not yet."""
     from statem_dist import views
     from statem_dist.cli import text
 
     run, transition = settled.run, settled.transition
-    data = views.settled_transition(run, transition)
+    data = views.settled_transition(run, transition) | ({"waiting_reason": waiting} if waiting else {})
     way = f"{transition.source!r} -> {transition.target!r}"
     listed = "" if shown else text.results(transition)
     if transition.outcome == "committed" and transition.stage is None:
@@ -220,7 +227,7 @@ def _moved(settled: Settled, *, submitted: bool, shown: bool) -> Answer:
         case "blocked":
             error = f"Transition {way} is blocked at {transition.stage}."
         case None:
-            error = f"Transition {transition.id} of run {run.id!r}, {way}, is still pending."
+            error = f"Transition {transition.id} of run {run.id!r}, {way}, is still pending: {waiting}."
         case outcome:
             reason = transition.reason or "no reason given"
             error = f"Transition {way} ended as {outcome} at {transition.stage or 'request'}: {reason}."

@@ -37,6 +37,11 @@ class Ticker:
         print(line, file=sys.stderr, flush=True)
 
 
+def say_waiting(reason: str) -> None:
+    """Tell on stderr why nothing happens."""
+    print(f"  … {reason}", file=sys.stderr, flush=True)
+
+
 def ask_questions(questions: Iterable[Question]) -> tuple[str, ...]:
     """Ask a person at the terminal; return the ids of what was confirmed."""
     confirmed: list[str] = []

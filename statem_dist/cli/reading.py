@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -147,7 +147,8 @@ def history(
 
 def runs(
     status: Annotated[
-        str | None, typer.Option("--status", metavar="STATUS", help="Only active, moving or finished runs.")
+        Literal["active", "moving", "finished"] | None,
+        typer.Option("--status", help="Only runs of this status."),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, max=1000, help="At most N runs.")] = 50,
     state_dir: StateDirOption = None,

@@ -64,10 +64,7 @@ class Session:
 
     def settled_run(self, given: str | None) -> Run:
         """Return the run that a reading command means, after settling what a killed command may have left."""
-        run = self.engine.run(self.run_id(given))
-        if run.in_flight is not None and self.engine.settle_leftover(run.id) is not None:
-            run = self.engine.run(run.id)
-        return run
+        return self.engine.settled_run(self.run_id(given))
 
     def actor(self, agent_id: str | None, agent_role: str | None, run: Run | None = None) -> Actor:
         """Return who is asking: by option, by environment, else whoever started the run."""

@@ -110,9 +110,7 @@ def history(entries: list[dict[str, Any]]) -> str:
     return "\n".join(_history_line(entry) for entry in entries)
 
 
-_TESTS = frozenset(
-    {"exists", "non_empty", "contains", "not_contains", "matches", "json_path", "equals", "one_of"}
-)
+_TESTS = frozenset({"exists", "non_empty", "contains", "not_contains", "matches", "json_path", "equals", "one_of"})
 
 
 def _node_body(node: Node, runbook: Runbook) -> list[str]:

@@ -196,7 +196,8 @@ class RedisStore:
         """Move a reminder and send messages once more; False when somebody was faster."""
         shard = keys.shard_of(overdue.run_id)
         key_list = [keys.run(overdue.run_id), keys.due(shard), *(push.queue for push in pushes)]
-        arguments: list[str | int | bytes] = [overdue.run_id, version, again_ms, overdue.score, *(push.message for push in pushes)]
+        arguments: list[str | int | bytes] = [overdue.run_id, version, again_ms, overdue.score]
+        arguments += [push.message for push in pushes]
         return bool(self._run(REMIND, key_list, arguments))
 
     # --- runbooks, pointers, logs ---------------------------------------------------------------------------

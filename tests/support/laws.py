@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from statem_dist.protocol.decide import STARTS_MAX
 from statem_dist.protocol.events import (
     CheckRetrying,
     CheckSettled,
@@ -43,6 +44,7 @@ class Judge:
         self._runbooks = runbooks
         self._tokens = 0
         self._begun: Counter[str] = Counter()
+        self._starts: Counter[str] = Counter()
 
     def see(self, events: Iterable[Event]) -> None:
         """Judge events that follow those seen before."""
@@ -53,6 +55,7 @@ class Judge:
             self.run = evolve(before, event)
             assert self.run.version == (before.version + 1 if before else 1)
             assert decode_run(encode_run(self.run)) == self.run
+            _judge_state(self.run, event)
 
     def _judge(self, run: Run | None, event: Event) -> None:
         if isinstance(event, RunCreated):
@@ -78,6 +81,7 @@ class Judge:
                 claim = transition.claim(event.token)
                 assert claim is not None
                 self._begun[claim.checks[0]] -= 1
+                self._starts[claim.checks[0]] -= 1
             case WorkLost():
                 assert transition.claim(event.token) is not None
             case NodeEntered():
@@ -99,6 +103,7 @@ class Judge:
         assert event.transition == f"t{run.transitions + 1}"
         assert event.source == run.node
         self._begun.clear()
+        self._starts.clear()
         if event.kind != "goto":
             assert event.target == run.node
             return
@@ -106,7 +111,7 @@ class Judge:
         assert edge is not None, "a goto goes along an edge of the runbook that the run is bound to"
         if edge.max_attempts is not None and event.attempt > edge.max_attempts:
             assert not event.plan, "an attempt too many checks nothing"
-            assert run.attempts[event.target] == edge.max_attempts
+            assert run.attempts[event.target] >= edge.max_attempts, "only what was evaluated counts"
 
     def _judge_claim(self, run: Run, transition: Transition, event: WorkClaimed) -> None:
         assert event.token > self._tokens, "tokens rise for as long as the run lives"
@@ -145,6 +150,7 @@ class Judge:
         assert claim is not None and claim.checks[0] == planned.id
         assert event.tries == transition.tries.get(planned.id, 0) + 1 < planned.check.retry.maximum_attempts
         assert repeatable(planned) or event.outcome.reason == "spawn_failed"
+        self._starts[planned.id] = 0
         if event.outcome.reason == "spawn_failed":
             self._begun[planned.id] -= 1
 
@@ -161,6 +167,8 @@ class Judge:
 
     def _begin(self, planned: PlannedCheck) -> None:
         self._begun[planned.id] += 1
+        self._starts[planned.id] += 1
+        assert self._starts[planned.id] <= STARTS_MAX, "what kills its workers is not begun for ever"
         assert self._begun[planned.id] <= 1 or repeatable(planned), "a hook is begun at most once"
 
     def _require_frontier(self, transition: Transition, planned: PlannedCheck) -> None:
@@ -173,6 +181,20 @@ class Judge:
             if not result.passed and earlier.check.stops:
                 same_stage = _stage_of(transition, earlier) == _stage_of(transition, planned)
                 assert same_stage and earlier.purpose in GATES, "after a failure only the rest of its gate is evaluated"
+
+
+def _judge_state(run: Run, event: Event) -> None:
+    """Assert what holds of a run after an event."""
+    transition = run.transition
+    match event:
+        case CheckRetrying():
+            assert transition is not None and transition.claim_on(event.check) is None, "a new try needs a new claim"
+        case NodeEntered():
+            assert not run.attempts, "attempts are counted per entry"
+        case TransitionSettled():
+            assert transition is not None and not transition.claims and run.in_flight is None
+        case _:
+            pass
 
 
 def _judge_settlement(transition: Transition, event: TransitionSettled) -> None:

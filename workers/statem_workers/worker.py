@@ -9,7 +9,7 @@ import warnings
 from typing import Any
 
 from celery import signals
-from celery.platforms import SecurityWarning
+from celery.exceptions import SecurityWarning
 
 from statem_dist import __version__
 from statem_dist.errors import Unavailable, Usage

@@ -1,0 +1,212 @@
+"""Everything that can die, dies in the middle of a transition; the run comes through, once and visibly."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from statem_dist.embedded import server
+from tests.support.programs import HAS_PROC, Site, eventually
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.chaos,
+    pytest.mark.skipif(not HAS_PROC, reason="what is left of a process tree can be seen in /proc only"),
+]
+
+OUTAGE_SECONDS = 10.0
+
+HANGS_ONCE = """
+nodes:
+  a:
+    before_transfer:
+      - run: "echo $$ >> begun; [ $(wc -l < begun) -gt 1 ] || { sleep 611 & setsid sleep 611 & sleep 611; }"
+    next: b
+  b: The end.
+"""
+"""A check that hangs, with a process tree of three, the first time that it is executed."""
+
+HOOK_HANGS = """
+nodes:
+  a: {out_hook: [{run: "echo $$ >> begun; sleep 611"}], next: b}
+  b: The end.
+"""
+
+WAITS_FOR_FILE = """
+nodes:
+  a:
+    before_transfer: [{run: "echo $$ >> begun; until [ -e opened ]; do sleep 0.05; done; echo through"}]
+    next: b
+  b: {before_transfer: [{run: "echo again"}], next: c}
+  c: The end.
+"""
+
+
+def in_the_middle(site: Site, starts: int = 1) -> None:
+    """Wait until the check has been begun that many times."""
+    eventually(lambda: len(site.lines("begun")) >= starts, f"the command is begun {starts} times")
+
+
+def tries_of(entry: dict[str, object]) -> list[object]:
+    """Return how often each check before a transfer was evaluated."""
+    results = entry["before_transfer"]
+    assert isinstance(results, list)
+    return [result["tries"] for result in results]
+
+
+def test_a_run_survives_the_death_of_its_worker(site: Site) -> None:
+    """After ``kill -9`` of a worker another one executes the check anew, the transition commits once, nothing stays."""
+    site.start(HANGS_ONCE)
+    first = site.worker("-c", "1")
+    waiting = site.begin("goto", "b", "--run-id", "r", "--json")
+    in_the_middle(site)
+    second = site.worker("-c", "1")
+    assert len(site.processes("sleep\x00611")) == 3
+    first.kill()
+    said = waiting.wait()
+    assert (said.exit_code, said.data["outcome"]) == (0, "committed")
+    assert len(site.lines("begun")) == 2
+    eventually(lambda: not site.processes("sleep\x00611"), "the first command's tree is gone", site.processes)
+    (entry,) = site.history()
+    assert entry["event"] == "goto"
+    assert f":{second.pid}:" in entry["before_transfer"][0]["by"]
+
+
+def test_the_next_command_settles_what_a_killed_one_left(site: Site) -> None:
+    """After ``kill -9`` of an inline ``goto`` even a look at the run finishes it: checked again, committed once."""
+    site.start(HANGS_ONCE)
+    killed = site.begin("goto", "b", "--run-id", "r")
+    in_the_middle(site)
+    killed.kill()
+    assert site.json("cur", "--run-id", "r")["current"] == "b"
+    assert len(site.lines("begun")) == 2
+    assert site.events() == ["goto"]
+    eventually(lambda: not site.processes("sleep\x00611"), "the killed command's tree is gone", site.processes)
+
+
+def test_goto_itself_finishes_what_a_killed_one_left(site: Site) -> None:
+    """The same ``goto`` again does not begin another transition; it finishes the one that is open."""
+    site.start(HANGS_ONCE)
+    killed = site.begin("goto", "b", "--run-id", "r")
+    in_the_middle(site)
+    killed.kill()
+    assert site.json("goto", "b", "--run-id", "r")["transition"] == "t2"
+    assert site.events() == ["goto"]
+
+
+@pytest.mark.parametrize("with_worker", [False, True], ids=["inline", "worker"])
+def test_a_hook_whose_executor_was_killed_is_not_run_again(site: Site, with_worker: bool) -> None:
+    """Nobody knows what the hook did, so the transition ends as an error that says so, and the run stays."""
+    site.start(HOOK_HANGS)
+    executor = site.worker("-c", "1") if with_worker else None
+    caller = site.begin("goto", "b", "--run-id", "r", "--json")
+    in_the_middle(site)
+    if executor is None:
+        caller.kill()
+        assert site.json("cur", "--run-id", "r")["current"] == "a"
+    else:
+        executor.kill()
+        site.worker("-c", "1")
+        said = caller.wait()
+        assert said.exit_code == 1
+        assert "hook_outcome_unknown" in said.data["error"]
+    (entry,) = site.history()
+    assert (entry["event"], entry["stage"]) == ("goto_error", "out_hook")
+    assert [result["reason"] for result in entry["results"]] == ["hook_outcome_unknown"]
+    assert len(site.lines("begun")) == 1
+    eventually(lambda: not site.processes("sleep\x00611"), "the hook has ended", site.processes)
+
+
+def test_ctrl_c_ends_the_command_and_leaves_the_rest_to_the_next(site: Site) -> None:
+    """Ctrl-C exits with 130 and says how it goes on; the command is gone; the next ``goto`` finishes the transition."""
+    site.start(HANGS_ONCE)
+    interrupted = site.begin("goto", "b", "--run-id", "r")
+    in_the_middle(site)
+    interrupted.interrupt()
+    said = interrupted.wait()
+    assert said.exit_code == 130
+    assert "Interrupted" in said.stderr
+    assert "the next command on this run finishes it" in said.stderr
+    assert "Traceback" not in said.stderr
+    eventually(lambda: not site.processes("sleep\x00611"), "the command is gone", site.processes)
+    moved = site.json("goto", "b", "--run-id", "r")
+    assert (moved["current"], moved["transition"]) == ("b", "t2")
+    assert site.events() == ["goto"]
+
+
+def freeze_server(site: Site) -> Callable[[], None]:
+    """Stop the server as if its machine hung; return what makes it go on."""
+    pid = site.server_pid
+    os.kill(pid, signal.SIGSTOP)
+    return lambda: os.kill(pid, signal.SIGCONT)
+
+
+def kill_server(site: Site) -> Callable[[], None]:
+    """Kill the server; return what starts it again."""
+    os.kill(site.server_pid, signal.SIGKILL)
+    return lambda: void(server.ensure(site.state_dir))
+
+
+def void(_: object) -> None:
+    """Forget a value."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("take_away", [kill_server, freeze_server], ids=["killed", "frozen"])
+def test_redis_may_be_away_for_ten_seconds(site: Site, take_away: Callable[[Site], Callable[[], None]]) -> None:
+    """A worker keeps its result until Redis is back, the transition commits once, and the worker takes more work."""
+    patient = {"STATEM_LEASE_SECONDS": "30", "STATEM_PATIENCE_SECONDS": "60"}
+    site.start(WAITS_FOR_FILE)
+    worker = site.worker("-c", "2", **patient)
+    waiting = site.begin("goto", "b", "--run-id", "r", "--json", **patient)
+    in_the_middle(site)
+    bring_back = take_away(site)
+    timer = threading.Timer(OUTAGE_SECONDS, bring_back)
+    timer.start()
+    try:
+        site.write("opened")
+    finally:
+        timer.join()
+    said = waiting.wait()
+    assert (said.exit_code, said.data["current"]) == (0, "b")
+    assert worker.running
+    assert site.events() == ["goto"]
+    assert len(site.lines("begun")) == 1
+    again = site.json("goto", "c", "--run-id", "r", **patient)
+    assert f":{worker.pid}:" in again["results"][0]["by"]
+
+
+@pytest.fixture
+def tiny_disk(site: Site) -> Iterator[Path]:
+    """A folder on a disk of 64 KiB."""
+    folder = site.folder / "tiny"
+    folder.mkdir()
+    if sys.platform != "linux" or os.geteuid() != 0:
+        pytest.skip("only root on Linux may mount a small disk")
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"no small disk can be mounted here: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_is_the_commands_own_failure(site: Site, tiny_disk: Path) -> None:
+    """A check that fills the workspace's disk blocks with what the program itself says, and nothing else breaks."""
+    runbook = "nodes: {a: {before_transfer: [{run: 'head -c 200000 /dev/zero > big'}], next: b}, b: The end.}"
+    site.start(runbook, "r", "--workspace", str(tiny_disk))
+    blocked = site.json("goto", "b", "--run-id", "r", expect=2)
+    (result,) = blocked["details"]["results"]
+    assert result["reason"] == "check_failed"
+    assert "No space left on device" in result["output"]
+    (tiny_disk / "big").unlink()
+    assert site.json("cur", "--run-id", "r")["current"] == "a"
