@@ -41,8 +41,9 @@ test: $(INSTALLED) ## Run every test
 test-fast: $(INSTALLED) ## Run the unit and contract tests that take no more than seconds
 	@$(PYTEST) -m "not slow" tests/unit tests/contract $(PYTEST_ARGS)
 
-demo: $(INSTALLED) ## Run the example sweep from start to report
-	@$(BIN)/python -m statem_dist.sweep.demo
+demo: $(INSTALLED) ## Run the example sweep (HumanEval, 492 trials) with two workers, from start to report
+	@state=$$(mktemp -d) && trap 'rm -rf "$$state"' EXIT && trap 'exit 130' HUP INT TERM && \
+		$(BIN)/statem-dist sweep run runbooks/humaneval.sweep.yaml --workers 2 --state-dir "$$state"
 
 lock: ## Write requirements.lock anew from the bounds in pyproject.toml
 	@$(make_venv)

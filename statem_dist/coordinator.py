@@ -178,7 +178,6 @@ def _lease_alive(snapshot: Snapshot, token: int) -> bool:
 
 def _newly_owed(before: Run | None, after: Run, now: int) -> list[Batch]:
     """Return the work that a commit leaves unclaimed, due now, and not announced before."""
-    known = {batch.checks for batch in pending(before)} if before is not None else set[tuple[str, ...]]()
-    if before is not None and before.transitions != after.transitions:
-        known = set()
+    # What was not yet due at the last commit was not announced by it.
+    known = {batch.checks for batch in pending(before) if batch.not_before <= before.updated_at} if before else set()
     return [batch for batch in pending(after) if batch.not_before <= now and batch.checks not in known]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,7 +24,7 @@ from statem_dist.follow import Deadline, Follower, OnEvent, Settled
 from statem_dist.inline import InlineWorker, is_abandoned
 from statem_dist.leases import RENEWALS_PER_LEASE
 from statem_dist.protocol.commands import Command, Goto, Resume, Save, Start
-from statem_dist.protocol.graph import Checklist, Manual, Runbook
+from statem_dist.protocol.graph import Checklist, LlmReview, Manual, Runbook
 from statem_dist.protocol.model import Actor, Confirmations, Place, PlannedCheck, Run
 from statem_dist.protocol.plan import plan_goto
 from statem_dist.protocol.progress import CHECKS_QUEUE, pending
@@ -87,6 +88,7 @@ class Engine:
         self.watcher = Watcher(redis_url)
         self._inline = inline
         self._inline_workers: dict[str | None, InlineWorker] = {}
+        self._inline_lock = threading.Lock()
         self._environ = dict(os.environ if environ is None else environ)
         self._coordinator = Coordinator(self.store, dispatcher_for(settings, redis_url), settings)
         self._runbooks: dict[str, Runbook] = {}
@@ -140,7 +142,9 @@ class Engine:
         run = self.run(run_id)
         edge = self.runbook(run.runbook).edge(run.node, target)
         plan = plan_goto(self.runbook(run.runbook), edge) if edge else ()
-        return tuple(Question(planned.id, text) for planned in plan if (text := _asks(planned)))
+        has_reviewer = self.settings.reviewer_command is not None
+        asked = (Question(planned.id, _asks(planned, has_reviewer)) for planned in plan)
+        return tuple(question for question in asked if question.text)
 
     # --- moving --------------------------------------------------------------------------------------------
 
@@ -150,7 +154,13 @@ class Engine:
         self._runbooks[parsed.runbook.hash] = parsed.runbook
         return parsed.runbook
 
-    def start(self, request: StartRequest, deadline: Deadline = NEVER, on_event: OnEvent | None = None) -> Settled:
+    def start(
+        self,
+        request: StartRequest,
+        deadline: Deadline = NEVER,
+        on_event: OnEvent | None = None,
+        on_waiting: OnWaiting | None = None,
+    ) -> Settled:
         """Create a run, or resume the one of that id, and run the ``in_hook`` of the node it stands on.
 
         Another runbook than before rebinds the run.
@@ -181,7 +191,7 @@ class Engine:
                 request_id=_request_id(),
                 worker=worker,
             )
-        return self._carry_out(request.run_id, command, inline, deadline, on_event)
+        return self._carry_out(request.run_id, command, inline, deadline, on_event, on_waiting=on_waiting)
 
     def goto(
         self,
@@ -207,7 +217,7 @@ class Engine:
         """
         seen = self._coordinator.load(run_id)
         run = seen.run
-        left = self._settle_leftover(seen, deadline)
+        left = self._settle_leftover(seen, deadline) if wait else None
         if left is not None and left.transition.kind == "goto" and left.transition.target == target:
             return left
         inline = self._inline_worker(run.place.queue) if wait else None
@@ -239,6 +249,7 @@ class Engine:
         skip_hooks: bool = False,
         deadline: Deadline = NEVER,
         on_event: OnEvent | None = None,
+        on_waiting: OnWaiting | None = None,
     ) -> Settled:
         """Run the ``out_hook`` of the current node without moving."""
         seen = self._coordinator.load(run_id)
@@ -253,7 +264,7 @@ class Engine:
             request_id=_request_id(),
             worker=inline.worker if inline else None,
         )
-        return self._carry_out(run_id, command, inline, deadline, on_event)
+        return self._carry_out(run_id, command, inline, deadline, on_event, on_waiting=on_waiting)
 
     def settled_run(self, run_id: str) -> Run:
         """Return a run after settling what a killed caller may have left of its transition.
@@ -325,14 +336,14 @@ class Engine:
             if not settled.transition.open or deadline.passed:
                 return settled
             version = run.version
-            watch.wait(version, deadline.bound(LOOK_AGAIN_SECONDS))
+            heard = watch.wait(version, deadline.bound(LOOK_AGAIN_SECONDS))
             snapshot = self._coordinator.load(follower.run_id)
             run = snapshot.run
             if run.version == version and run.in_flight is not None:
                 inline = self._inline_worker(run.place.queue)
                 if inline is not None and is_abandoned(snapshot):
                     return inline.finish(follower, deadline)
-                if on_waiting is not None:
+                if on_waiting is not None and not heard:
                     on_waiting(self.waiting_reason(run))
 
     def _settle_leftover(self, snapshot: Snapshot, deadline: Deadline) -> Settled | None:
@@ -355,16 +366,17 @@ class Engine:
         """Return the caller as a worker if it has to execute the work itself, else None."""
         if not self._inline or self.roster.serves(queue or CHECKS_QUEUE):
             return None
-        if queue not in self._inline_workers:
-            patience = self.settings.lease_seconds / (2 * RENEWALS_PER_LEASE)
-            self._inline_workers[queue] = InlineWorker(
-                self.store,
-                RedisStore(connect(self.redis_url), patience_seconds=patience),
-                self.settings,
-                self._environ,
-                queue,
-            )
-        return self._inline_workers[queue]
+        with self._inline_lock:
+            if queue not in self._inline_workers:
+                patience = self.settings.lease_seconds / (2 * RENEWALS_PER_LEASE)
+                self._inline_workers[queue] = InlineWorker(
+                    self.store,
+                    RedisStore(connect(self.redis_url), patience_seconds=patience),
+                    self.settings,
+                    self._environ,
+                    queue,
+                )
+            return self._inline_workers[queue]
 
 
 def dispatcher_for(settings: Settings, redis_url: str) -> Dispatcher:
@@ -404,7 +416,7 @@ def workspace_of(spec: Path) -> str:
     return str(spec.resolve().parent)
 
 
-def _asks(planned: PlannedCheck) -> str:
+def _asks(planned: PlannedCheck, has_reviewer: bool) -> str:
     """Return what a check asks to be confirmed, or an empty text when it asks for nothing."""
     if not planned.check.confirm:
         return ""
@@ -413,6 +425,8 @@ def _asks(planned: PlannedCheck) -> str:
             return text
         case Checklist(items):
             return "; ".join(items)
+        case LlmReview(prompt, None) if not has_reviewer:
+            return prompt
         case _:
             return ""
 

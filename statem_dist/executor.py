@@ -189,7 +189,9 @@ class Executor:
             spec=run.place.spec,
             reviewer_command=self._settings.reviewer_command,
         )
-        with _alarm(deadline, lambda: self.supervisor.cancel(key, "shutdown")):
+        # What must not run twice is not cut short for the sake of somebody who waits no longer.
+        limit = deadline if repeatable(planned) else NEVER
+        with _alarm(limit, lambda: self.supervisor.cancel(key, "shutdown")):
             outcome = evaluate(planned.check, context, self.supervisor)
         logger.info("%s %s %s: %s, %d ms", run.id, key.split("/")[1], planned.id, outcome.reason, outcome.duration_ms)
         return outcome

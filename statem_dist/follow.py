@@ -43,6 +43,10 @@ class Deadline:
         """Seconds that are left, not below 0; None without a limit."""
         return None if self._at is None else max(0.0, self._at - time.monotonic())
 
+    def expire(self) -> None:
+        """Let it pass now: whoever goes by it stops at the next look."""
+        self._at = time.monotonic()
+
     def bound(self, seconds: float) -> float:
         """Return a pause of at most ``seconds`` that does not go beyond this moment."""
         remaining = self.remaining

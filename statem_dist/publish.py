@@ -8,8 +8,10 @@ from collections.abc import Sequence
 
 from kombu import Connection, Queue
 from kombu.exceptions import OperationalError
+from kombu.utils.url import maybe_sanitize_url
 
 from statem_dist.dispatch import task_parts
+from statem_dist.errors import Unavailable
 from statem_dist.protocol.progress import Batch
 from statem_dist.store.base import Push
 
@@ -21,10 +23,16 @@ class PublishAfterCommit:
 
     Args:
         broker_url: kombu URL, such as ``amqp://host//`` or ``redis://host/1``.
+
+    Raises:
+        Unavailable: there is no transport for such a URL, or its client library is not installed.
     """
 
     def __init__(self, broker_url: str) -> None:
-        self._connection = Connection(broker_url, connect_timeout=5)
+        try:
+            self._connection = Connection(broker_url, connect_timeout=5)
+        except (ImportError, KeyError, ValueError) as error:
+            raise broker_unavailable(broker_url, error) from error
         self._declared: set[str] = set()
         self._lock = threading.Lock()
 
@@ -58,3 +66,13 @@ class PublishAfterCommit:
             retry_policy={"max_retries": 2, "interval_start": 0.1},
         )
         self._declared.add(batch.queue)
+
+
+def broker_unavailable(broker_url: str, error: Exception) -> Unavailable:
+    """Return the error for a broker that cannot be used; a password in its URL is not shown."""
+    # A KeyError shows its text in quotes, and some of these texts are whole sentences.
+    reason = str(error.args[0] if isinstance(error, KeyError) else error).rstrip(".")
+    return Unavailable(
+        f"The broker {maybe_sanitize_url(broker_url)} cannot be used: {reason}.",
+        hint="Check STATEM_BROKER_URL; without it the broker is the state's own Redis.",
+    )

@@ -20,7 +20,7 @@ from statem_dist.cli.session import (
     YesOption,
     session,
 )
-from statem_dist.errors import ExitCode, Usage
+from statem_dist.errors import Conflict, ExitCode, Usage
 from statem_dist.protocol.model import Confirmations
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def start(
     pass_env: Annotated[
         list[str] | None, typer.Option("--pass-env", metavar="NAME", help="The same, taken from here.")
     ] = None,
+    timeout: TimeoutOption = None,
     yes: YesOption = False,
     agent_id: AgentIdOption = None,
     agent_role: AgentRoleOption = None,
@@ -61,7 +62,9 @@ def start(
     Example: statem-dist start runbook.yaml --run-id demo
     """
     from statem_dist import runbook as runbooks
+    from statem_dist.cli.progress import say_waiting
     from statem_dist.engine import StartRequest, clean_run_id, new_run_id, workspace_of
+    from statem_dist.follow import Deadline
     from statem_dist.protocol.model import Place
 
     path = Path(os.path.abspath(spec))
@@ -75,6 +78,19 @@ def start(
         scopes = (at.scope, f"{at.scope}|{path}")
         known = None if fresh else engine.store.active(scopes[1])
         target = wanted or known or new_run_id(runbook.name)
+        if (existing := engine.store.load(target)) is not None:
+            if fresh:
+                raise Conflict(
+                    f"Run {target!r} exists already; it stands on {existing.run.node!r}.",
+                    hint="Choose another --run-id, or leave --fresh out to resume it.",
+                    details={"run_id": target, "current": existing.run.node},
+                )
+            if workspace or queue or label or env or pass_env:
+                print(
+                    f"Warning: run {target!r} is resumed where and with what it was started; "
+                    "--workspace, --queue, --label, --env and --pass-env count for a new run only.",
+                    file=sys.stderr,
+                )
         request = StartRequest(
             runbook=runbook,
             run_id=target,
@@ -89,7 +105,7 @@ def start(
             confirmations=Confirmations(everything=yes),
             labels=_pairs(label, "--label"),
         )
-        settled = engine.start(request)
+        settled = engine.start(request, Deadline(timeout), on_waiting=say_waiting)
         engine.store.activate(scopes, target)
         return _started(at, settled, agent_id, agent_role)
 
@@ -160,6 +176,7 @@ def transfer(
 def save(
     run_id: RunIdOption = None,
     skip_hooks: Annotated[bool, typer.Option("--skip-hooks", help="Only record it.")] = False,
+    timeout: TimeoutOption = None,
     yes: YesOption = False,
     agent_id: AgentIdOption = None,
     agent_role: AgentRoleOption = None,
@@ -172,16 +189,26 @@ def save(
     """
     from statem_dist import views
     from statem_dist.cli import text
+    from statem_dist.cli.progress import say_waiting
+    from statem_dist.follow import Deadline
 
     with session(state_dir) as at:
         run = at.engine.run(at.run_id(run_id))
         by = at.actor(agent_id, agent_role, run)
-        settled = at.engine.save(run.id, by, Confirmations(everything=yes), skip_hooks=skip_hooks)
+        settled = at.engine.save(
+            run.id,
+            by,
+            Confirmations(everything=yes),
+            skip_hooks=skip_hooks,
+            deadline=Deadline(timeout),
+            on_waiting=say_waiting,
+        )
     transition = settled.transition
     data = views.settled_transition(settled.run, transition)
     if transition.outcome == "committed":
         return Answer({"ok": True, **data}, lambda: text.saved(settled))
-    error = f"Save of run {settled.run.id!r} on {transition.source!r} {transition.outcome} at {transition.stage}."
+    told = f"{transition.outcome} at {transition.stage}" if transition.outcome else "is still pending"
+    error = f"Save of run {settled.run.id!r} on {transition.source!r} {told}."
     return Answer(data, lambda: text.results(transition), _exit_code(settled), error)
 
 
@@ -200,7 +227,8 @@ def _started(at: Session, settled: Settled, agent_id: str | None, agent_role: st
     data = views.node_status(run, runbook, at.actor(agent_id, agent_role, run).id)
     if transition.outcome == "committed" and transition.stage is None:
         return Answer(data, lambda: text.node_status(run, runbook))
-    error = f"Run {run.id!r} stands on {run.node!r}, but its in_hook did not pass."
+    told = "did not pass" if transition.outcome else "has not ended yet"
+    error = f"Run {run.id!r} stands on {run.node!r}, but its in_hook {told}."
     details = views.settled_transition(run, transition)
     code = ExitCode.BLOCKED if transition.outcome == "committed" else _exit_code(settled)
     return Answer(details, lambda: text.results(transition), code, error)

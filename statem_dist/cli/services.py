@@ -13,6 +13,8 @@ from statem_dist.cli.session import JsonOption, StateDirOption, store_url
 from statem_dist.errors import ExitCode
 from statem_dist.settings import Settings
 
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
 QueuesOption = Annotated[
     str, typer.Option("--queues", "-Q", metavar="NAMES", help="Queues to serve, separated by commas.")
 ]
@@ -42,7 +44,7 @@ def worker(
     Example: statem-dist worker -Q checks -c 8
     """
     settings = Settings.from_environment(os.environ, state_dir=state_dir)
-    arguments = _worker_arguments(
+    arguments = worker_arguments(
         settings,
         redis_url=store_url(settings),
         queues=queues,
@@ -78,7 +80,7 @@ def up(
         attend = [sys.executable, "-m", "statem_dist.embedded.attend", str(settings.state_dir)]
         services.append(Service(name="redis", argv=attend, env=environment))
         print(f"State: {settings.state_dir}  ({status(settings.state_dir).product} on {endpoint.socket})")
-    arguments = _worker_arguments(
+    arguments = worker_arguments(
         settings,
         redis_url=endpoint.redis_url if endpoint else store_url(settings),
         queues=queues,
@@ -135,7 +137,7 @@ def doctor(state_dir: StateDirOption = None, as_json: JsonOption = False) -> Ans
     return Answer(data, as_text, ExitCode.ERROR, "Something is not right; see the lines marked ✗.")
 
 
-def _worker_arguments(
+def worker_arguments(
     settings: Settings,
     *,
     redis_url: str,
@@ -155,6 +157,8 @@ def _worker_arguments(
     names = tuple(name.strip() for name in queues.split(",") if name.strip())
     if not names:
         raise Usage("-Q needs at least one queue name.")
+    if log_level.upper() not in LOG_LEVELS:
+        raise Usage(f"--log-level must be one of {', '.join(LOG_LEVELS)}, not {log_level!r}.")
     options = {
         "redis_url": redis_url,
         "queues": names,

@@ -69,15 +69,22 @@ REMIND = Script("remind")
 
 
 def connect(url: str) -> redis.Redis:
-    """Return a client for a Redis URL that never repeats a command by itself and gives replies as they came."""
-    client = redis.Redis.from_url(
-        url,
-        retry=Retry(NoBackoff(), 0),
-        socket_timeout=SOCKET_TIMEOUT_SECONDS,
-        socket_connect_timeout=SOCKET_TIMEOUT_SECONDS,
-        health_check_interval=0,
-        protocol=2,
-    )
+    """Return a client for a Redis URL that never repeats a command by itself and gives replies as they came.
+
+    Raises:
+        Unavailable: it is no URL of a Redis.
+    """
+    try:
+        client = redis.Redis.from_url(
+            url,
+            retry=Retry(NoBackoff(), 0),
+            socket_timeout=SOCKET_TIMEOUT_SECONDS,
+            socket_connect_timeout=SOCKET_TIMEOUT_SECONDS,
+            health_check_interval=0,
+            protocol=2,
+        )
+    except ValueError as error:
+        raise unavailable(error) from error
     client.response_callbacks.clear()
     return client
 
@@ -283,7 +290,7 @@ class RedisStore:
 
 def unavailable(error: Exception) -> Unavailable:
     """Return the error for a state store that cannot be used right now, with what to do about it."""
-    text = str(error) or type(error).__name__
+    text = str(error).rstrip(".") or type(error).__name__
     if isinstance(error, OutOfMemoryError):
         hint = "Redis is out of memory (maxmemory): give it more, or remove finished runs. Nothing was written."
     elif text.startswith("MISCONF"):

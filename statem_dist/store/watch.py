@@ -28,8 +28,10 @@ class Watch:
         self._announced = 0
         self._wakes = 0
 
-    def wait(self, after: int, timeout: float) -> None:
+    def wait(self, after: int, timeout: float) -> bool:
         """Block until a version above ``after`` was announced, somebody woke everybody, or time is up.
+
+        Returns False in the last case.
 
         Args:
             after: the version that the caller has read.
@@ -37,7 +39,7 @@ class Watch:
         """
         with self._condition:
             wakes = self._wakes
-            self._condition.wait_for(lambda: self._announced > after or self._wakes != wakes, timeout)
+            return self._condition.wait_for(lambda: self._announced > after or self._wakes != wakes, timeout)
 
     def announce(self, version: int) -> None:
         """Tell that the run has this version now."""
@@ -84,10 +86,8 @@ class Watcher:
                     del self._watches[run_id]
 
     def close(self) -> None:
-        """End the listening thread."""
+        """Tell the listening thread to end, which it does within a second; nobody has to wait for that."""
         self._closed.set()
-        if self._thread is not None:
-            self._thread.join(timeout=2 * POLL_SECONDS)
 
     def _listen(self) -> None:
         pause = 0.05

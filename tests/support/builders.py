@@ -49,7 +49,9 @@ def loop(node: Node, edge: Edge | None = None, *, order: StageOrder = "guards_fi
         in_hook: the ``in_hook`` of ``b``.
     """
     edges = (edge or Edge("a", "b"), Edge("b", "a"))
-    return Runbook(hash="h1", name="loop", initial="a", nodes=(node, Node("b", in_hook=in_hook)), edges=edges, order=order)
+    return Runbook(
+        hash="h1", name="loop", initial="a", nodes=(node, Node("b", in_hook=in_hook)), edges=edges, order=order
+    )
 
 
 class Desk:
@@ -146,4 +148,3 @@ class Desk:
     def work(self, *outcomes: Outcome) -> None:
         """Claim the first batch and report its outcomes."""
         self.record(self.claim(), *outcomes)
-

@@ -24,12 +24,22 @@ from statem_dist.protocol.events import (
     WorkReturned,
 )
 from statem_dist.protocol.evolve import evolve
-from statem_dist.protocol.graph import Runbook
+from statem_dist.protocol.graph import Predicate, Runbook
 from statem_dist.protocol.model import PlannedCheck, Purpose, Run, Transition
-from statem_dist.protocol.progress import decided_here, queue_of, repeatable
+from statem_dist.protocol.progress import decided_here, queue_of
 from statem_dist.store.codec import decode_event, decode_run, encode_event, encode_run
 
 GATES: frozenset[Purpose] = frozenset({"before_transfer", "dynamic_before_transfer", "condition"})
+
+
+HOOKS: frozenset[Purpose] = frozenset({"out_hook", "hook", "in_hook"})
+
+
+def may_repeat(planned: PlannedCheck) -> bool:
+    """Return whether a check may be executed twice: what has an effect may not, unless its runbook allows it."""
+    if planned.check.idempotent is None:
+        return planned.purpose not in HOOKS or isinstance(planned.check.do, Predicate)
+    return planned.check.idempotent
 
 
 class Judge:
@@ -69,7 +79,8 @@ class Judge:
             self._judge_opening(run, event)
             return
         transition = run.in_flight
-        assert transition is not None and transition.id == event.transition, "only the open transition goes on"
+        assert transition is not None, "a settled transition does not go on"
+        assert transition.id == event.transition
         match event:
             case WorkClaimed():
                 self._judge_claim(run, transition, event)
@@ -95,8 +106,10 @@ class Judge:
         if event.migrated_from is None:
             assert (event.node, event.entry_id) == (run.node, run.entry_id)
         else:
-            assert event.migrated_from == run.node and runbook.node(run.node) is None
-            assert event.node == runbook.initial and event.entry_id != run.entry_id
+            assert event.migrated_from == run.node
+            assert runbook.node(run.node) is None
+            assert event.node == runbook.initial
+            assert event.entry_id != run.entry_id
 
     def _judge_opening(self, run: Run, event: TransitionOpened) -> None:
         assert run.in_flight is None
@@ -147,9 +160,10 @@ class Judge:
     def _judge_retry(self, transition: Transition, event: CheckRetrying) -> None:
         planned = _planned(transition, event.check)
         claim = transition.claim_on(planned.id)
-        assert claim is not None and claim.checks[0] == planned.id
+        assert claim is not None
+        assert claim.checks[0] == planned.id
         assert event.tries == transition.tries.get(planned.id, 0) + 1 < planned.check.retry.maximum_attempts
-        assert repeatable(planned) or event.outcome.reason == "spawn_failed"
+        assert may_repeat(planned) or event.outcome.reason == "spawn_failed"
         self._starts[planned.id] = 0
         if event.outcome.reason == "spawn_failed":
             self._begun[planned.id] -= 1
@@ -169,7 +183,7 @@ class Judge:
         self._begun[planned.id] += 1
         self._starts[planned.id] += 1
         assert self._starts[planned.id] <= STARTS_MAX, "what kills its workers is not begun for ever"
-        assert self._begun[planned.id] <= 1 or repeatable(planned), "a hook is begun at most once"
+        assert self._begun[planned.id] <= 1 or may_repeat(planned), "a hook is begun at most once"
 
     def _require_frontier(self, transition: Transition, planned: PlannedCheck) -> None:
         """Assert that it is the turn of a check: what stands before it has settled and has not stopped anything."""
@@ -179,8 +193,10 @@ class Judge:
             result = transition.results.get(earlier.id)
             assert result is not None, "earlier steps have settled"
             if not result.passed and earlier.check.stops:
-                same_stage = _stage_of(transition, earlier) == _stage_of(transition, planned)
-                assert same_stage and earlier.purpose in GATES, "after a failure only the rest of its gate is evaluated"
+                assert earlier.purpose in GATES, "an effect ends with its first failure"
+                assert _stage_of(transition, earlier) == _stage_of(transition, planned), (
+                    "a failed gate is the last stage"
+                )
 
 
 def _judge_state(run: Run, event: Event) -> None:
@@ -188,11 +204,14 @@ def _judge_state(run: Run, event: Event) -> None:
     transition = run.transition
     match event:
         case CheckRetrying():
-            assert transition is not None and transition.claim_on(event.check) is None, "a new try needs a new claim"
+            assert transition is not None
+            assert transition.claim_on(event.check) is None, "a new try needs a new claim"
         case NodeEntered():
             assert not run.attempts, "attempts are counted per entry"
         case TransitionSettled():
-            assert transition is not None and not transition.claims and run.in_flight is None
+            assert transition is not None
+            assert not transition.claims
+            assert run.in_flight is None
         case _:
             pass
 
@@ -210,9 +229,11 @@ def _judge_settlement(transition: Transition, event: TransitionSettled) -> None:
             assert settled if event.stage is None else stopping
             assert not stopping or event.stage is not None
         case "blocked":
-            assert not transition.entered and (stopping or event.stage == "max_attempts")
+            assert not transition.entered
+            assert stopping or event.stage == "max_attempts"
         case "error":
-            assert stopping and event.reason is not None
+            assert stopping
+            assert event.reason is not None
         case "cancelled":
             assert not transition.entered
 

@@ -192,9 +192,7 @@ class Site:
     def worker(self, *words: str, **settings: str) -> Program:
         """Start a worker and wait until it takes work."""
         worker = self.begin("worker", *words, **settings)
-        eventually(
-            lambda: "ready: " in worker.stderr or not worker.running, "the worker is ready or has ended"
-        )
+        eventually(lambda: "ready: " in worker.stderr or not worker.running, "the worker is ready or has ended")
         assert worker.running, worker.stderr
         return worker
 
@@ -263,9 +261,7 @@ class Site:
         return program
 
 
-def eventually(
-    condition: Callable[[], Found], what: str, explain: Callable[[], object] | None = None
-) -> Found:
+def eventually(condition: Callable[[], Found], what: str, explain: Callable[[], object] | None = None) -> Found:
     """Wait until a condition holds and return what it gave; fail, and say what was waited for, if it never does."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not (found := condition()):

@@ -17,6 +17,7 @@ from statem_dist.protocol.graph import (
     Retry,
     RetryOn,
     Runbook,
+    StageOrder,
     Steps,
     Work,
 )
@@ -60,8 +61,8 @@ def random_runbook(rng: Random, digest: str, nodes_max: int = 4) -> Runbook:
         for target in names
         if rng.randint(0, 2)
     )
-    order = rng.choice(("guards_first", "persist_first"))
-    return Runbook(hash=digest, name=digest, initial="a", nodes=nodes, edges=edges, order=order)
+    orders: tuple[StageOrder, ...] = ("guards_first", "persist_first")
+    return Runbook(hash=digest, name=digest, initial="a", nodes=nodes, edges=edges, order=rng.choice(orders))
 
 
 def random_outcome(rng: Random, planned: PlannedCheck) -> Outcome:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec import Struct
 from msgspec.structs import replace
 
 from statem_dist.errors import StatemError
@@ -24,10 +22,9 @@ from statem_dist.protocol.commands import (
     Start,
 )
 from statem_dist.protocol.decide import decide
-from statem_dist.protocol.events import Event, RunRebound, TransitionOpened, TransitionSettled
-from statem_dist.protocol.evolve import evolve, replay
-from statem_dist.protocol.graph import Runbook
-from statem_dist.protocol.model import Claim, Confirmations, Place, Run, Transition, Worker
+from statem_dist.protocol.events import Event, RunRebound, TransitionOpened
+from statem_dist.protocol.evolve import replay
+from statem_dist.protocol.model import Claim, Confirmations, Run, Transition, Worker
 from statem_dist.protocol.outcome import Outcome
 from statem_dist.protocol.progress import CHECKS_QUEUE, REVIEWS_QUEUE, pending
 from tests.support.builders import AGENT, EPOCH, PLACE
@@ -40,6 +37,7 @@ COMMANDS_MAX = 40
 
 seeds = st.integers(0, 2**32 - 1)
 """A world is drawn from a seed: a failing example is three numbers, and the sizes beside the seed shrink."""
+
 
 class World:
     """One run, its runbook in two versions, and a judge who sees every event.
@@ -254,7 +252,9 @@ class World:
         return self.rng.choice((None, Worker("w", QUEUES), Worker("w", (CHECKS_QUEUE,)), Worker("w", ("pinned",))))
 
     def _confirmations(self) -> Confirmations:
-        return self.rng.choice((Confirmations(), Confirmations(everything=True), Confirmations(checks=("condition.0",))))
+        return self.rng.choice(
+            (Confirmations(), Confirmations(everything=True), Confirmations(checks=("condition.0",)))
+        )
 
     def _request_id(self) -> str:
         self._requests += 1

@@ -7,6 +7,7 @@ import sys
 
 import msgspec
 
+from statem_dist.cli.answer import print_error
 from statem_dist.errors import StatemError
 from statem_dist.settings import Settings
 from statem_workers.runtime import WorkerOptions
@@ -19,7 +20,7 @@ def main() -> int:
     try:
         return run_worker(options, Settings.from_environment(os.environ))
     except StatemError as error:
-        print(f"Error: {error.message}\n{error.hint}".rstrip(), file=sys.stderr)
+        print_error(error, as_json=False)
         return int(error.exit_code)
 
 

@@ -8,6 +8,8 @@ free finds work at once. ``hand_back`` returns the unbegun ones to their queues 
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
+from queue import Empty
 from typing import Any
 
 from celery import bootsteps
@@ -21,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class BoundedIntake(bootsteps.StartStopStep):
-    """Consumer step: stop consuming while as many messages are held as slots and look-ahead allow."""
+    """Consumer step: consume no more while as many messages are held as slots and look-ahead allow, or at the end."""
 
     requires = (Tasks,)
 
@@ -32,9 +34,20 @@ class BoundedIntake(bootsteps.StartStopStep):
         held_max = consumer.pool.num_processes + LOOK_AHEAD
 
         def can_consume() -> bool:
-            return len(state.requests) < held_max and bool(within_prefetch())
+            return state.should_stop is None and len(state.requests) < held_max and bool(within_prefetch())
 
         qos.can_consume = can_consume
+
+    def stop(self, consumer: Any) -> None:
+        """Take the answer to the last request for a message, when the worker stops.
+
+        Such a request waits in the server. Left there, it would be given the very message that is handed back next,
+        and nobody would ever read it.
+        """
+        channel = consumer.task_consumer.channel if consumer.task_consumer else None
+        if state.should_stop is not None and getattr(channel, "_in_poll", None):
+            with suppress(Empty, *consumer.connection_errors):
+                channel._brpop_read()
 
 
 def hand_back(app: Any) -> int:

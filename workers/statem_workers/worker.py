@@ -14,6 +14,7 @@ from celery.exceptions import SecurityWarning
 from statem_dist import __version__
 from statem_dist.errors import Unavailable, Usage
 from statem_dist.identity import this_process
+from statem_dist.publish import broker_unavailable
 from statem_dist.reaper import Reaper
 from statem_dist.roster import ANNOUNCE_SECONDS, Roster, WorkerCard
 from statem_dist.settings import Settings
@@ -58,7 +59,7 @@ def run_worker(options: WorkerOptions, settings: Settings) -> int:
         logger.info("ready: queues %s, %d slots (%s)", ", ".join(options.queues), options.concurrency, options.pool)
 
     def shutting_down(**_: Any) -> None:
-        logger.info("stopping: running checks get %.0f s", options.grace_seconds)
+        logger.info("stopping: running checks get %g s", options.grace_seconds)
         presence.close()
         reaper.close()
         runtime().executor.stop(options.grace_seconds)
@@ -124,13 +125,8 @@ class Presence:
 def _require_reachable(app: Any, options: WorkerOptions, settings: Settings) -> None:
     """Fail at once, with the reason, where Celery would try for ever."""
     RedisStore(connect(options.redis_url), patience_seconds=settings.patience_seconds).clock()
-    connection = app.connection_for_read()
     try:
-        connection.ensure_connection(max_retries=1, interval_start=0.2, timeout=settings.patience_seconds)
+        with app.connection_for_read() as connection:
+            connection.ensure_connection(max_retries=1, interval_start=0.2, timeout=settings.patience_seconds)
     except Exception as error:
-        raise Unavailable(
-            f"The broker {connection.as_uri()} cannot be used: {error}.",
-            hint="Check STATEM_BROKER_URL; without it the broker is the state's own Redis.",
-        ) from error
-    finally:
-        connection.release()
+        raise broker_unavailable(app.conf.broker_url, error) from error

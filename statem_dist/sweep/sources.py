@@ -1,0 +1,84 @@
+"""Values of an axis that stand in a file: one per line of text, or one field of each record.
+
+``package:NAME/PATH`` names a file inside an installed package. The package is found without being imported, because
+data sets come in packages that import half the world.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TextIO
+
+PACKAGE_PREFIX = "package:"
+
+FORMATS = (".jsonl", ".csv", ".txt")
+"""The suffixes that are read, each also with ``.gz`` behind it."""
+
+
+def locate(source: str, folder: Path) -> Path:
+    """Return the file that ``from`` means.
+
+    Args:
+        source: a path relative to ``folder``, an absolute one, or ``package:NAME/PATH``.
+        folder: the folder of the sweep file.
+
+    Raises:
+        ValueError: the package is not installed.
+    """
+    if not source.startswith(PACKAGE_PREFIX):
+        return folder / source
+    package, _, inside = source.removeprefix(PACKAGE_PREFIX).partition("/")
+    found = find_spec(package) if package.isidentifier() else None
+    if found is None or not found.submodule_search_locations:
+        raise ValueError(f"the package '{package}' is not installed for this Python; install what brings it")
+    return Path(next(iter(found.submodule_search_locations))) / inside
+
+
+def read_values(path: Path, field: str | None) -> Iterator[str]:
+    """Yield the values of a file in its order; blank lines are none.
+
+    Args:
+        path: a file with one of ``FORMATS``.
+        field: which field of each record; None for a text file, where each line is a value.
+
+    Raises:
+        ValueError: the file cannot be read as what its suffix says, or a record has no such field.
+    """
+    zipped = path.suffix == ".gz"
+    kind = (path.with_suffix("") if zipped else path).suffix
+    if kind not in FORMATS:
+        raise ValueError(f"'{path.name}' is none of {', '.join(FORMATS)}, with or without .gz")
+    if (kind == ".txt") != (field is None):
+        raise ValueError("a text file has no fields" if field else f"a {kind} file needs 'field'")
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") if zipped else path.open(encoding="utf-8", newline="") as file:
+            for number, value in enumerate(_values(file, kind, field), start=1):
+                if value is None:
+                    raise ValueError(f"record {number} of '{path}' has no text or number as '{field}'")
+                yield value
+    except (OSError, EOFError) as error:
+        raise ValueError(f"'{path}' cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    except (UnicodeDecodeError, json.JSONDecodeError, csv.Error) as error:
+        raise ValueError(f"'{path}' is no valid {kind} file: {error}") from error
+
+
+def _values(file: TextIO, kind: str, field: str | None) -> Iterator[str | None]:
+    if field is None:
+        yield from (line.strip() for line in file if line.strip())
+    elif kind == ".csv":
+        yield from (record.get(field) for record in csv.DictReader(file))
+    else:
+        yield from (_text(json.loads(line), field) for line in file if line.strip())
+
+
+def _text(record: Any, field: str) -> str | None:
+    value = record.get(field) if isinstance(record, dict) else None
+    if isinstance(value, str):
+        return value
+    # As JSON writes it: `true` and not `True`, so that a value reads as in the file.
+    return json.dumps(value) if isinstance(value, int | float) else None

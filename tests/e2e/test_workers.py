@@ -1,0 +1,311 @@
+"""Workers as an operator has them: how they share work, stop, refuse to start, and shrug off nonsense."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from statem_dist.dispatch import task_message
+from statem_dist.protocol.progress import Batch
+from tests.support.programs import HAS_PROC, Program, Site, eventually
+
+pytestmark = pytest.mark.e2e
+
+GATED = """
+nodes:
+  a:
+    before_transfer: [{run: "echo $STATEM_RUN_ID $PPID >> begun; until [ -e opened ]; do sleep 0.05; done"}]
+    next: b
+  b: The end.
+"""
+"""A check that notes by which worker it is executed, and ends when somebody opens the gate."""
+
+NO_REMINDERS = {"STATEM_HINT_GRACE_SECONDS": "600"}
+"""Nobody sends a message again, so that each that is lost stays lost."""
+
+
+def executors(site: Site) -> Counter[str]:
+    """Return how many checks each worker has begun, by the pid of its supervisor."""
+    return Counter(line.split()[1] for line in site.lines("begun"))
+
+
+def submit(site: Site, count: int) -> list[str]:
+    """Start that many runs and submit a ``goto`` of each; return their ids."""
+    runs = [f"r{number}" for number in range(count)]
+    path = str(site.write("runbook.yaml", GATED))
+    site.many(*(["start", path, "--run-id", run_id] for run_id in runs))
+    site.many(*(["goto", "b", "--run-id", run_id, "--no-wait"] for run_id in runs))
+    return runs
+
+
+def all_on(site: Site, node: str) -> bool:
+    """Return whether every run stands on a node."""
+    return {run["current"] for run in site.json("runs")["runs"]} == {node}
+
+
+def executed_by(result: dict[str, Any], worker: Program) -> bool:
+    """Return whether a result was given by a worker."""
+    return f":{worker.pid}:" in result["by"]
+
+
+# --- stopping and sharing --------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_warm_shutdown_loses_nothing(site: Site) -> None:
+    """SIGTERM lets the running check end, what was not begun is back in the queue, and a second worker does the rest."""
+    site.environment |= NO_REMINDERS
+    runs = submit(site, 12)
+    first = site.worker("-c", "1")
+    eventually(lambda: site.lines("begun"), "the first check is begun")
+    first.terminate()
+    eventually(lambda: "stopping" in first.stderr, "the first worker stops")
+    assert first.running
+    site.write("opened")
+    assert first.wait().exit_code == 0
+    assert sum(executors(site).values()) == 1
+    assert site.redis("LLEN", "checks") == 11
+    second = site.worker("-c", "2")
+    eventually(lambda: all_on(site, "b"), "all runs have moved")
+    begun = [line.split()[0] for line in site.lines("begun")]
+    assert sorted(begun) == sorted(runs)
+    results = [site.history(run_id)[0]["before_transfer"][0] for run_id in (begun[0], *begun[-2:])]
+    assert [result["tries"] for result in results] == [1, 1, 1]
+    assert [executed_by(result, second) for result in results] == [False, True, True]
+    assert "Traceback" not in first.stderr + second.stderr
+
+
+def test_a_check_that_outlasts_the_grace_is_handed_back(site: Site) -> None:
+    """It is ended and finished by another worker, and that it was interrupted is not counted as a try."""
+    site.environment |= NO_REMINDERS
+    submit(site, 1)
+    first = site.worker("-c", "1", "--grace", "0.5")
+    eventually(lambda: site.lines("begun"), "the check is begun")
+    first.terminate()
+    assert first.wait().exit_code == 0
+    assert site.redis("LLEN", "checks") == 1
+    site.write("opened")
+    second = site.worker("-c", "1")
+    eventually(lambda: all_on(site, "b"), "the run has moved")
+    (entry,) = site.history("r0")
+    (result,) = entry["before_transfer"]
+    assert executed_by(result, second)
+    assert (result["passed"], result["tries"]) == (True, 1)
+
+
+@pytest.mark.slow
+def test_a_worker_does_not_hoard(site: Site) -> None:
+    """While a worker with two slots is busy, a second one that comes later gets its share of ten queued checks."""
+    site.environment |= NO_REMINDERS
+    submit(site, 10)
+    site.worker("-c", "2")
+    eventually(lambda: site.redis("LLEN", "checks") == 6, "the first worker holds what it can begin, and two more")
+    site.worker("-c", "2")
+    eventually(lambda: site.redis("LLEN", "checks") == 2, "the second worker holds as many")
+    assert len(site.lines("begun")) == 4
+    site.write("opened")
+    eventually(lambda: all_on(site, "b"), "all runs have moved")
+    shares = executors(site)
+    assert sum(shares.values()) == 10
+    assert len(shares) == 2
+    assert min(shares.values()) >= 3
+
+
+def test_work_on_a_busy_queue_waits_without_being_begun_twice(site: Site) -> None:
+    """Messages that are sent again because a queue moves slowly lead to no second execution."""
+    submit(site, 3)
+    site.worker("-c", "1")
+    eventually(lambda: site.lines("begun"), "the first check is begun")
+    eventually(lambda: site.redis("LLEN", "checks") > 1, "somebody is reminded of the others")
+    site.write("opened")
+    eventually(lambda: all_on(site, "b"), "all runs have moved")
+    assert len(site.lines("begun")) == 3
+
+
+# --- queues ------------------------------------------------------------------------------------------------------
+
+
+def test_pinned_work_goes_to_its_queue_alone(site: Site) -> None:
+    """A run with ``--queue gpu`` is executed by the worker that serves it, and waits while there is none."""
+    common = site.worker("-c", "1")
+    runbook = "nodes: {a: {before_transfer: [{run: 'true'}], next: b}, b: The end.}"
+    site.start(runbook, "pinned", "--queue", "gpu")
+    site.start(runbook, "free")
+    site.json("goto", "b", "--run-id", "pinned", "--no-wait")
+    free = site.json("goto", "b", "--run-id", "free")
+    assert executed_by(free["results"][0], common)
+    assert site.redis("LLEN", "gpu") == 1
+    pinned_worker = site.worker("-c", "1", "-Q", "gpu")
+    eventually(lambda: all_on(site, "b"), "the pinned run has moved")
+    assert executed_by(site.history("pinned")[0]["before_transfer"][0], pinned_worker)
+
+
+def test_reviews_go_to_the_queue_of_reviews(site: Site) -> None:
+    """A command before a review is executed by the worker of ``checks``, the review by that of ``llm``."""
+    commands = site.worker("-c", "1", "-Q", "checks")
+    site.start(
+        "nodes: {a: {before_transfer: [{run: 'true'}, {type: llm_review, prompt: Good?, accept_contains: ACCEPT}],"
+        " next: b}, b: The end.}"
+    )
+    waiting = site.begin("goto", "b", "--run-id", "r", "--json")
+    eventually(lambda: site.redis("LLEN", "llm") == 1, "the review is queued")
+    reviewer = site.worker("-c", "1", "-Q", "llm", STATEM_LLM_REVIEW_CMD="cat > review.txt; echo ACCEPT")
+    said = waiting.wait()
+    assert said.exit_code == 0, said
+    command, review = said.data["results"]
+    assert executed_by(command, commands)
+    assert executed_by(review, reviewer)
+    assert review["tier"] == "judgment"
+    assert "Good?" in (site.folder / "review.txt").read_text()
+
+
+# --- retries -----------------------------------------------------------------------------------------------------
+
+
+def retried(check: str) -> str:
+    """Return a runbook whose one check may be tried three times."""
+    retry = "retry: {maximum_attempts: 3, exit_status: [75], initial_interval: 0.1}"
+    return f"nodes: {{a: {{before_transfer: [{{run: '{check}', {retry}}}], next: b}}, b: The end.}}"
+
+
+@pytest.mark.parametrize("with_worker", [False, True], ids=["inline", "worker"])
+def test_what_could_not_be_evaluated_is_tried_again(site: Site, with_worker: bool) -> None:
+    """An exit status that means "could not run" is retried and then passes; a plain failure is not retried."""
+    if with_worker:
+        site.worker("-c", "1")
+    site.start(retried("echo x >> tries; [ $(wc -l < tries) -ge 3 ] || exit 75"), "flaky")
+    moved = site.json("goto", "b", "--run-id", "flaky")
+    assert [result["tries"] for result in moved["results"]] == [3]
+    site.start(retried("echo x >> failures; exit 1"), "failing")
+    blocked = site.json("goto", "b", "--run-id", "failing", expect=2)
+    assert [(result["reason"], result["tries"]) for result in blocked["details"]["results"]] == [("check_failed", 1)]
+    assert (len(site.lines("tries")), len(site.lines("failures"))) == (3, 1)
+
+
+# --- starting ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("variable", "url"),
+    [
+        ("STATEM_BROKER_URL", "redis://127.0.0.1:1/0"),
+        ("STATEM_BROKER_URL", "redis://no-such-host.invalid/0"),
+        ("STATEM_BROKER_URL", "carrier-pigeon://coop"),
+        ("STATEM_BROKER_URL", "redis+socket:///no/such/socket"),
+        ("STATEM_REDIS_URL", "redis://127.0.0.1:1/0"),
+        ("STATEM_REDIS_URL", "carrier-pigeon://coop"),
+    ],
+    ids=["broker-refused", "broker-unresolvable", "broker-scheme", "broker-socket", "store-refused", "store-scheme"],
+)
+def test_a_worker_without_its_services_says_so_and_ends(site: Site, variable: str, url: str) -> None:
+    """Exit code 8 at once, a sentence that names the address, what to do, and no traceback."""
+    said = site.run("worker", "-c", "1", STATEM_PATIENCE_SECONDS="1", **{variable: url})
+    assert said.exit_code == 8, said
+    assert "Error: " in said.stderr
+    assert variable in said.stderr
+    assert url.partition("://")[2].partition("/")[0] in said.stderr
+    assert "Traceback" not in said.stderr
+    assert said.stdout == ""
+
+
+def test_a_password_in_an_address_is_not_shown(site: Site) -> None:
+    """What a worker says of a broker that it cannot reach may stand in a log that others read."""
+    broker = "redis://someone:hush-hush@127.0.0.1:1/0"
+    said = site.run("worker", STATEM_PATIENCE_SECONDS="1", STATEM_BROKER_URL=broker)
+    assert said.exit_code == 8
+    assert "hush-hush" not in said.stderr
+    said = site.run("worker", STATEM_PATIENCE_SECONDS="1", STATEM_REDIS_URL=broker)
+    assert said.exit_code == 8
+    assert "hush-hush" not in said.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [(["--pool", "gevent"], "gevent"), (["-Q", ","], "-Q"), (["-c", "0"], "0"), (["--log-level", "LOUD"], "LOUD")],
+    ids=["pool", "queues", "concurrency", "log-level"],
+)
+def test_an_option_that_cannot_be_honoured_is_a_usage_error(site: Site, words: list[str], named: str) -> None:
+    """Exit code 64 and a sentence that names the value; nothing is started."""
+    said = site.run("worker", *words)
+    assert said.exit_code == 64, said
+    assert named in said.stderr
+    assert "Traceback" not in said.stderr
+
+
+def test_processes_for_slots(site: Site) -> None:
+    """With ``--pool prefork`` commands are executed by child processes, and nothing is left after SIGTERM."""
+    site.start("nodes: {a: {before_transfer: [{run: 'echo $PPID'}], next: b}, b: The end.}")
+    worker = site.worker("-c", "2", "--pool", "prefork")
+    moved = site.json("goto", "b", "--run-id", "r")
+    (result,) = moved["results"]
+    assert result["by"].startswith("worker:")
+    worker.terminate()
+    assert worker.wait().exit_code == 0
+    if HAS_PROC:
+        eventually(lambda: not site.processes("statem_workers"), "no process is left", site.processes)
+
+
+# --- nonsense in the queue ---------------------------------------------------------------------------------------
+
+
+def tampered(**changes: Any) -> bytes:
+    """Return a task message in which some of the envelope was replaced."""
+    message = json.loads(task_message(Batch(run="r", transition="t1", checks=("before_transfer.0",), queue="checks")))
+    return json.dumps({**message, **changes}).encode()
+
+
+def headers_with(**changes: Any) -> dict[str, Any]:
+    """Return the headers of a task message, some replaced."""
+    headers: dict[str, Any] = json.loads(tampered())["headers"]
+    return {**headers, **changes}
+
+
+def test_a_forged_message_does_nothing(site: Site) -> None:
+    """A message carries ids and never a command: whatever is written into it, nothing but owed work is executed."""
+    site.start("nodes: {a: {before_transfer: [{run: 'echo honest >> done'}], next: b}, b: The end.}")
+    worker = site.worker("-c", "1")
+    order = f"touch {site.folder}/forged"
+    forgeries = [
+        task_message(Batch(run=order, transition=order, checks=(order,), queue="checks")),
+        task_message(Batch(run="r", transition="t2", checks=(order,), queue="checks")),
+        task_message(Batch(run="r", transition="t1", checks=("before_transfer.0",), queue="checks")),
+        tampered(headers=headers_with(task="os.system")),
+        tampered(headers=headers_with(task="celery.backend_cleanup")),
+        tampered(body="bm90IGpzb24="),
+        tampered(body="W10="),
+        tampered(body="WzEsMiwzXQ=="),
+        tampered(**{"content-type": "application/x-python-serialize"}),
+        tampered(properties={}),
+        b"no json at all",
+        b"[]",
+        b"\xff\xfe",
+    ]
+    for forgery in forgeries:
+        site.redis("RPUSH", "checks", forgery.decode("latin-1"))
+        eventually(lambda: site.redis("LLEN", "checks") == 0, f"it is taken: {forgery!r}", lambda: worker.stderr)
+    assert site.json("goto", "b", "--run-id", "r", "--timeout", "20")["current"] == "b"
+    assert worker.running
+    assert site.lines("done") == ["honest"]
+    assert not (site.folder / "forged").exists()
+
+
+# --- everything at once --------------------------------------------------------------------------------------------
+
+
+def test_up_runs_everything_and_leaves_nothing(site: Site) -> None:
+    """``up`` starts the server and a worker that executes; Ctrl-C stops both with exit code 0 and nothing is left."""
+    stack = site.begin("up", "-c", "1")
+    eventually(lambda: "ready: " in stack.stdout or not stack.running, "the worker is ready")
+    site.start("nodes: {a: {before_transfer: [{run: 'true'}], next: b}, b: The end.}")
+    moved = site.json("goto", "b", "--run-id", "r")
+    assert moved["results"][0]["by"].startswith("worker:")
+    stack.interrupt()
+    said = stack.wait()
+    assert said.exit_code == 0, said
+    assert "Traceback" not in said.stdout + said.stderr
+    if HAS_PROC:
+        assert not site.processes()
+    assert site.json("cur", "--run-id", "r")["current"] == "b"

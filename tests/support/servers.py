@@ -1,0 +1,72 @@
+"""Real Redis-compatible servers for tests, each in a folder of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from statem_dist.embedded import server
+from statem_dist.embedded.binary import find_server
+from statem_dist.errors import Unavailable
+
+
+class RealServer:
+    """A server that may be stopped, killed, and started again on the same data.
+
+    Args:
+        state_dir: where it lives; its path must be short, because that of its socket must.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        self._state_dir = state_dir
+        endpoint = server.ensure(state_dir, idle_stop_seconds=0)
+        self.url = endpoint.redis_url
+        self.broker_url = endpoint.broker_url
+
+    def start(self) -> None:
+        """Start it again."""
+        server.ensure(self._state_dir, idle_stop_seconds=0)
+
+    def stop(self) -> None:
+        """End it in good order."""
+        server.stop(self._state_dir)
+
+    def kill(self) -> None:
+        """End it at once, and return when it is gone."""
+        pid = server.status(self._state_dir).pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        while self._listens():
+            pass
+
+    def _listens(self) -> bool:
+        try:
+            return server.status(self._state_dir).running
+        except Unavailable:  # It died while it was asked.
+            return True
+
+
+@contextmanager
+def real_server() -> Iterator[RealServer]:
+    """Run a server for the length of a ``with`` block.
+
+    Where no server binary is installed the test is skipped; on CI it fails, because nothing would be tested.
+    """
+    try:
+        find_server()
+    except Unavailable as error:
+        if os.environ.get("CI"):
+            pytest.fail(f"{error.message} {error.hint}")
+        pytest.skip(error.message)
+    with tempfile.TemporaryDirectory(prefix="statem-test-") as folder:
+        running = RealServer(Path(folder).resolve() / "state")
+        try:
+            yield running
+        finally:
+            running.stop()

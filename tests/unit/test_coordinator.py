@@ -1,0 +1,413 @@
+"""The loop that changes runs: races, dispatch with the commit, and looking after what nobody does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from msgspec.structs import replace
+
+from statem_dist.coordinator import REMIND_MS_MAX, Coordinator
+from statem_dist.dispatch import NoDispatch
+from statem_dist.errors import Conflict, NotFound, StoredDataUnreadable, TransitionInFlight, Unavailable
+from statem_dist.protocol.commands import ClaimWork, Command, Goto, RecordOutcomes, Save, Start
+from statem_dist.protocol.events import WorkLost
+from statem_dist.protocol.evolve import replay
+from statem_dist.protocol.graph import Node, Retry, Runbook, Steps
+from statem_dist.protocol.model import Run
+from statem_dist.protocol.outcome import Outcome
+from statem_dist.protocol.progress import Batch
+from statem_dist.reaper import Reaper
+from statem_dist.settings import Settings
+from statem_dist.store.base import Change, Push, Snapshot
+from tests.support.builders import AGENT, EPOCH, FAILED, PASSED, PLACE, WORKER, loop, one_by_one, shell
+from tests.support.memory_store import MemoryStore
+
+SETTINGS = Settings(state_dir=Path("/unused"), lease_seconds=30.0, hint_grace_seconds=5.0, conflict_attempts_max=4)
+LEASE_MS = 30_000
+GRACE_MS = 5_000
+
+
+class ContestedStore(MemoryStore):
+    """A store on which somebody else is faster, as often as ``rivals`` says.
+
+    Attributes:
+        rival: what the somebody does, just before a commit.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(EPOCH)
+        self.rivals = 0
+        self.rival: Callable[[], object] = lambda: None
+
+    def commit(self, change: Change) -> int | None:
+        """Let the rival go first."""
+        if self.rivals:
+            self.rivals -= 1
+            rivals, self.rivals = self.rivals, 0
+            self.rival()
+            self.rivals = rivals
+        return super().commit(change)
+
+
+class NamingDispatcher:
+    """Pushes messages that name their batch: ``TRANSITION/CHECK``."""
+
+    def pushes(self, batches: Sequence[Batch]) -> tuple[Push, ...]:
+        """Return one message per batch."""
+        return tuple(Push(batch.queue, f"{batch.transition}/{batch.checks[0]}".encode()) for batch in batches)
+
+    def send(self, batches: Sequence[Batch]) -> None:
+        """Do nothing."""
+
+
+class Site:
+    """A coordinator on a store in memory, with one run ``r``."""
+
+    def __init__(self, steps: Steps = (), runbook: Runbook | None = None) -> None:
+        self.runbook = runbook or loop(Node("a", before_transfer=steps))
+        self.store = ContestedStore()
+        self.coordinator = Coordinator(self.store, NamingDispatcher(), SETTINGS)
+        self.coordinator.apply("r", Start(run_id="r", runbook=self.runbook, place=PLACE, by=AGENT))
+
+    @property
+    def run(self) -> Run:
+        """The run as it is stored."""
+        return self.store.runs["r"].run
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Why each settled check of the transition ended as it did."""
+        assert self.run.transition is not None
+        return {check: result.outcome.reason for check, result in self.run.transition.results.items()}
+
+    def apply(self, command: Command) -> int:
+        """Apply a command; return how many events it added."""
+        return len(self.coordinator.apply("r", command).events)
+
+    def goto(self) -> Goto:
+        """Return the command that opens a transition."""
+        return Goto(runbook=self.runbook, target="b", by=AGENT)
+
+    def save(self) -> Save:
+        """Return a command that adds two events."""
+        return Save(runbook=self.runbook, by=AGENT)
+
+    def claim(self, number: int = 0) -> Run:
+        """Claim a check of ``before_transfer``; return the run afterwards."""
+        assert self.run.transition is not None
+        check = f"before_transfer.{number}"
+        return self.coordinator.apply("r", ClaimWork(transition=self.run.transition.id, check=check, worker=WORKER)).run
+
+    def outcome(self, run: Run, *outcomes: Outcome) -> RecordOutcomes:
+        """Return the report of the claim that was made last in a run."""
+        assert run.transition is not None
+        return RecordOutcomes(
+            transition=run.transition.id,
+            token=run.transition.token,
+            worker=WORKER,
+            outcomes=outcomes,
+            claim_more=False,
+        )
+
+    def messages(self) -> list[str]:
+        """Take all messages, oldest first."""
+        taken = [message.decode() for message in self.store.queues["checks"][::-1]]
+        self.store.queues.clear()
+        return taken
+
+    def due_in(self) -> int | None:
+        """Return when the reaper is to look at the run, in ms from now."""
+        at = self.store.due.get("r")
+        return None if at is None else at - self.store.now
+
+    def reap(self) -> list[str]:
+        """Move the clock to the reminder and look; return the messages that were sent."""
+        self.store.now = self.store.due["r"]
+        assert Reaper(self.coordinator).reap_once() == 1
+        return self.messages()
+
+
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses between tries, which are noted down and not made."""
+    made: list[float] = []
+    monkeypatch.setattr("statem_dist.coordinator.time", SimpleNamespace(sleep=made.append))
+    return made
+
+
+# --- races ----------------------------------------------------------------------------------------------------
+
+
+def test_a_lost_race_is_decided_anew(pauses: list[float]) -> None:
+    """The command is decided on the state that the rival left, after a short pause."""
+    site = Site()
+    site.store.rivals = 2
+    site.store.rival = lambda: Coordinator(site.store, NoDispatch(), SETTINGS).apply("r", site.save())
+    site.apply(site.goto())
+    assert [event.kind for _, event in site.store.events("r") if hasattr(event, "kind")] == [
+        "start",
+        "save",
+        "save",
+        "goto",
+    ]
+    assert site.run.node == "b"
+    assert len(pauses) == 2
+    assert replay(event for _, event in site.store.events("r")) == site.run
+
+
+def test_a_rejection_is_that_of_the_newer_state() -> None:
+    """A command that the rival has made impossible is rejected, not committed."""
+    site = Site(one_by_one(shell()))
+    site.store.rivals = 1
+    site.store.rival = lambda: site.apply(site.goto())
+    with pytest.raises(TransitionInFlight):
+        site.apply(site.goto())
+
+
+def test_races_are_lost_a_bounded_number_of_times(pauses: list[float]) -> None:
+    """After the last try the caller is told, nothing was written, and the pauses stayed short."""
+    site = Site()
+    site.store.rivals = 100
+    site.store.rival = lambda: Coordinator(site.store, NoDispatch(), SETTINGS).apply("r", site.save())
+    with pytest.raises(Conflict, match="changed 4 times") as caught:
+        site.apply(site.goto())
+    assert "nothing was written" in caught.value.hint
+    assert site.run.node == "a"
+    assert len(pauses) == 3
+    assert max(pauses) <= 0.002 * 2**6
+
+
+def test_only_a_start_creates_a_run() -> None:
+    """Every other command on a run that does not exist says so."""
+    site = Site()
+    with pytest.raises(NotFound, match="nobody"):
+        site.coordinator.apply("nobody", site.goto())
+    with pytest.raises(NotFound, match="nobody"):
+        site.coordinator.load("nobody")
+
+
+def test_what_changes_nothing_commits_nothing() -> None:
+    """A late claim is answered with the run as it is, and costs no version."""
+    site = Site()
+    version = site.run.version
+    late = ClaimWork(transition="t1", check="in_hook.0", worker=WORKER)
+    applied = site.coordinator.apply("r", late)
+    assert (applied.run.version, applied.events) == (version, ())
+    assert site.run.version == version
+
+
+def test_outcomes_are_recorded_on_what_the_worker_read() -> None:
+    """A worker that holds the latest state records without reading it again."""
+    site = Site(one_by_one(shell()))
+    site.apply(site.goto())
+    run = site.claim()
+    site.store.load = None  # type: ignore[method-assign, assignment]
+    assert site.coordinator.record(run, site.outcome(run, PASSED)).run.node == "b"
+
+
+def test_outcomes_that_lost_a_race_are_recorded_all_the_same() -> None:
+    """Two members of a parallel step that end at once both count, whoever is first."""
+    site = Site(((shell("x"), shell("y")),))
+    site.apply(site.goto())
+    first, second = site.claim(0), site.claim(1)
+    site.coordinator.record(first, site.outcome(first, PASSED))
+    site.coordinator.record(second, site.outcome(second, PASSED))
+    assert site.run.node == "b"
+    assert site.reasons == {"before_transfer.0": "passed", "before_transfer.1": "passed"}
+
+
+def test_a_late_outcome_adds_nothing() -> None:
+    """The result of a claim that was expired meanwhile is refused, also when it was decided on the old state."""
+    site = Site(one_by_one(shell()))
+    site.apply(site.goto())
+    run = site.claim()
+    site.messages()
+    assert site.reap() == ["t2/before_transfer.0"]
+    assert site.coordinator.record(run, site.outcome(run, FAILED)).events == ()
+    assert site.reasons == {}
+
+
+# --- dispatch -------------------------------------------------------------------------------------------------
+
+
+def test_owed_work_travels_with_the_commit() -> None:
+    """What a commit leaves to do is announced once: not again by later commits of the same transition."""
+    site = Site(((shell("x"), shell("y")), (shell("then"),)))
+    site.apply(site.goto())
+    assert site.messages() == ["t2/before_transfer.0", "t2/before_transfer.1"]
+    run = site.claim(0)
+    site.coordinator.record(run, site.outcome(run, PASSED))
+    assert site.messages() == []
+    run = site.claim(1)
+    site.coordinator.record(run, site.outcome(run, PASSED))
+    assert site.messages() == ["t2/before_transfer.2"]
+
+
+def test_the_same_checks_of_another_transition_are_other_work() -> None:
+    """A second attempt announces its checks, although they are named like those of the first."""
+    site = Site(one_by_one(shell()))
+    for transition in ("t2", "t3"):
+        site.apply(site.goto())
+        assert site.messages() == [f"{transition}/before_transfer.0"]
+        run = site.claim()
+        site.coordinator.record(run, site.outcome(run, FAILED))
+
+
+def test_what_the_caller_claims_is_not_announced() -> None:
+    """A caller that executes itself takes its work in the same commit."""
+    site = Site(one_by_one(shell()))
+    site.apply(replace(site.goto(), worker=WORKER))
+    assert site.messages() == []
+    assert site.due_in() == LEASE_MS
+
+
+def test_another_try_is_announced_when_it_is_due() -> None:
+    """A retry is not announced by the commit that asks for it, but by the reaper at its time."""
+    retry = Retry(on=("failed",), initial_interval=7.0, jitter=0.0)
+    site = Site(one_by_one(replace(shell(), retry=retry)))
+    site.apply(site.goto())
+    run = site.claim()
+    site.messages()
+    site.coordinator.record(run, site.outcome(run, FAILED))
+    assert site.messages() == []
+    assert site.due_in() == 7_000
+    assert site.reap() == ["t2/before_transfer.0"]
+
+
+def test_another_try_that_falls_due_with_a_commit_is_announced_by_it() -> None:
+    """When a sibling is recorded at the moment at which a retry is due, the retry does not wait for the reaper."""
+    retry = Retry(on=("failed",), initial_interval=1.0, jitter=0.0)
+    site = Site(((replace(shell("x"), retry=retry), shell("y")),))
+    site.apply(site.goto())
+    first, second = site.claim(0), site.claim(1)
+    site.messages()
+    site.coordinator.record(first, site.outcome(first, FAILED))
+    site.store.now += 1_000
+    site.coordinator.record(second, site.outcome(second, PASSED))
+    assert site.messages() == ["t2/before_transfer.0"]
+
+
+def test_a_settled_run_is_never_due() -> None:
+    """The reaper is not told of runs that owe nothing."""
+    site = Site(one_by_one(shell()))
+    assert site.due_in() is None
+    site.apply(site.goto())
+    assert site.due_in() == GRACE_MS
+    run = site.claim()
+    assert site.due_in() == LEASE_MS
+    site.coordinator.record(run, site.outcome(run, PASSED))
+    assert site.due_in() is None
+
+
+# --- looking after --------------------------------------------------------------------------------------------
+
+
+def test_a_lost_lease_is_expired_and_its_work_announced() -> None:
+    """When the lease of a claim has run out, its work is offered to others."""
+    site = Site(one_by_one(shell()))
+    site.apply(site.goto())
+    site.claim()
+    site.messages()
+    assert site.reap() == ["t2/before_transfer.0"]
+    assert any(isinstance(event, WorkLost) for _, event in site.store.events("r"))
+    assert site.store.runs["r"].leases == {}
+
+
+def test_a_live_lease_is_left_alone() -> None:
+    """A renewed claim stays; the reaper comes back when the lease would end."""
+    site = Site(one_by_one(shell()))
+    site.apply(site.goto())
+    site.claim()
+    site.messages()
+    site.store.now += LEASE_MS - 1_000
+    assert site.store.renew("r", 1, LEASE_MS)
+    assert site.reap() == []
+    assert site.run.transition is not None
+    assert site.run.transition.claims
+    assert site.due_in() == LEASE_MS - 1_000 + 1
+
+
+def test_waiting_work_is_announced_ever_more_rarely() -> None:
+    """Work that waits in a busy queue is announced again at doubling intervals, up to the longest one."""
+    site = Site(one_by_one(shell()))
+    site.apply(site.goto())
+    assert site.messages() == ["t2/before_transfer.0"]
+    intervals = []
+    for _ in range(10):
+        assert site.reap() == ["t2/before_transfer.0"]
+        intervals.append(site.due_in())
+    assert intervals == [min(GRACE_MS * 2**number, REMIND_MS_MAX) for number in range(10)]
+    assert intervals[-1] == REMIND_MS_MAX
+    site.claim()
+    assert site.store.runs["r"].hints == 0
+
+
+def test_two_reapers_announce_once() -> None:
+    """Two that saw the same reminder: one acts on it."""
+    site = Site(one_by_one(shell()))
+    site.apply(site.goto())
+    site.messages()
+    site.store.now = site.store.due["r"]
+    (seen,) = site.store.overdue(10)
+    site.coordinator.tend(seen)
+    site.coordinator.tend(seen)
+    assert site.messages() == ["t2/before_transfer.0"]
+
+
+def test_two_reapers_expire_once() -> None:
+    """Two that saw the same lost lease at once: one expires it, and the other writes and sends nothing."""
+    site = Site(one_by_one(shell()))
+    site.apply(site.goto())
+    site.claim()
+    site.messages()
+    site.store.now = site.store.due["r"]
+    (seen,) = site.store.overdue(10)
+    site.store.rivals = 1
+    site.store.rival = lambda: Coordinator(site.store, NamingDispatcher(), SETTINGS).tend(seen)
+    site.coordinator.tend(seen)
+    assert [type(event) for _, event in site.store.events("r")].count(WorkLost) == 1
+    assert site.messages() == ["t2/before_transfer.0"]
+
+
+def test_a_reminder_of_a_run_that_is_gone_is_no_error() -> None:
+    """A run that was removed under its reminder is passed over."""
+    site = Site()
+    site.store.due["gone"] = 0
+    assert Reaper(site.coordinator).reap_once() == 1
+
+
+def test_an_unreadable_run_does_not_keep_others_waiting(caplog: pytest.LogCaptureFixture) -> None:
+    """A run that cannot be read is logged, and those behind it are looked after."""
+    site = Site(one_by_one(shell()))
+    site.apply(site.goto())
+    site.messages()
+    site.store.due["damaged"] = 0
+    load = site.store.load
+
+    def fragile(run_id: str) -> Snapshot | None:
+        if run_id == "damaged":
+            raise StoredDataUnreadable("It is damaged.")
+        return load(run_id)
+
+    site.store.load = fragile  # type: ignore[method-assign]
+    site.store.now = site.store.due["r"]
+    assert Reaper(site.coordinator).reap_once() == 2
+    assert site.messages() == ["t2/before_transfer.0"]
+    assert "run damaged cannot be looked after: It is damaged." in caplog.text
+
+
+def test_a_store_that_is_away_ends_the_look() -> None:
+    """Without its store the reaper does not go through the whole list; it tries again at its next look."""
+    site = Site(one_by_one(shell()))
+    site.apply(site.goto())
+    site.store.now = site.store.due["r"]
+
+    def away(run_id: str) -> Snapshot | None:
+        raise Unavailable(f"no store for {run_id}")
+
+    site.store.load = away  # type: ignore[method-assign]
+    with pytest.raises(Unavailable):
+        Reaper(site.coordinator).reap_once()

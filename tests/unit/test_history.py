@@ -1,0 +1,243 @@
+"""Histories as readers see them, folded backwards from the events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from statem_dist import history as history_module
+from statem_dist.coordinator import Coordinator
+from statem_dist.dispatch import NoDispatch
+from statem_dist.history import Move, Rebinding, find_transition, history, moves, timestamp
+from statem_dist.protocol.commands import Cancel, ClaimWork, Command, Goto, RecordOutcomes, Resume, Save, Start
+from statem_dist.protocol.graph import Edge, Node, Retry, Runbook
+from statem_dist.protocol.model import Run
+from statem_dist.protocol.outcome import Outcome
+from statem_dist.settings import Settings
+from tests.support.builders import AGENT, EPOCH, FAILED, PASSED, PLACE, WORKER, failure, loop, one_by_one, shell
+from tests.support.memory_store import MemoryStore
+
+
+class Site:
+    """One run ``r`` in memory, and its history. Each command comes a second after the one before."""
+
+    def __init__(self, runbook: Runbook | None = None) -> None:
+        gate = replace(shell(), retry=Retry(maximum_attempts=1))
+        self.runbook = runbook or loop(Node("a", before_transfer=one_by_one(gate)), Edge("a", "b", max_attempts=2))
+        self.store = MemoryStore(EPOCH)
+        self._coordinator = Coordinator(self.store, NoDispatch(), Settings(state_dir=Path("/unused")))
+        self.apply(Start(run_id="r", runbook=self.runbook, place=PLACE, by=AGENT))
+
+    @property
+    def run(self) -> Run:
+        """The run as it is."""
+        return self.store.runs["r"].run
+
+    def apply(self, command: Command) -> None:
+        """Apply a command."""
+        self.store.now += 1000
+        self._coordinator.apply("r", command)
+
+    def goto(self, target: str, *outcomes: Outcome) -> None:
+        """Attempt a transition, and report what came of its gate."""
+        self.apply(Goto(runbook=self.runbook, target=target, by=AGENT))
+        if outcomes:
+            transition = f"t{self.run.transitions}"
+            self.apply(ClaimWork(transition=transition, check="before_transfer.0", worker=WORKER))
+            assert self.run.transition is not None
+            token = self.run.transition.token
+            self.apply(RecordOutcomes(transition=transition, token=token, worker=WORKER, outcomes=outcomes))
+
+    def told(self, *names: str, limit: int | None = None) -> list[Any]:
+        """Return those fields of each entry of the history."""
+        return [tuple(entry.get(name) for name in names) for entry in history(self.store, self.run, limit)]
+
+    def events(self, limit: int | None = None) -> list[str]:
+        """Return the kinds of the entries."""
+        return [event for (event,) in self.told("event", limit=limit)]
+
+
+def busy() -> Site:
+    """Return a run to which much has happened."""
+    site = Site()
+    site.goto("b", FAILED)
+    site.goto("b", PASSED)
+    site.apply(Save(runbook=site.runbook, by=AGENT))
+    site.goto("a")
+    site.goto("b", failure("spawn_failed"))
+    site.apply(Goto(runbook=site.runbook, target="b", by=AGENT))
+    site.apply(Cancel(transition=f"t{site.run.transitions}", reason="enough", by=AGENT))
+    site.goto("b")
+    return site
+
+
+BUSY = [
+    "start",
+    "in_hook",
+    "goto_blocked",
+    "goto",
+    "save",
+    "goto",
+    "goto_error",
+    "goto_cancelled",
+    "goto_blocked",
+]
+
+
+def test_each_move_is_told_once_in_order() -> None:
+    """One entry per settled transition, oldest first; a start tells its ``in_hook``, too."""
+    site = busy()
+    assert site.events() == BUSY
+    assert site.told("event", "from", "to", "stage")[-4:] == [
+        ("goto", "b", "a", None),
+        ("goto_error", "a", "b", "before_transfer"),
+        ("goto_cancelled", "a", "b", None),
+        ("goto_blocked", "a", "b", "max_attempts"),
+    ]
+
+
+def test_an_entry_has_the_number_of_the_event_that_opened_it() -> None:
+    """The number of an entry leads to its first event, and numbers rise."""
+    site = busy()
+    numbers = [number for (number,) in site.told("number")]
+    opening = dict(site.store.events("r"))
+    assert numbers == sorted(numbers)
+    assert all(type(opening[number]).__name__ == "TransitionOpened" for number in numbers)
+
+
+def test_a_goto_names_the_entry_that_it_made() -> None:
+    """A move that committed has the id of the new entry; each differs."""
+    site = busy()
+    entries = [entry for event, entry in site.told("event", "current_entry_id") if event == "goto"]
+    assert len(set(entries)) == 2
+    assert entries[-1] == site.run.entry_id
+
+
+def test_an_open_transition_is_not_told_yet() -> None:
+    """What is under way is no history; it is found as the open transition."""
+    site = Site()
+    site.apply(Goto(runbook=site.runbook, target="b", by=AGENT))
+    assert site.events() == ["start", "in_hook"]
+    newest = next(moves(site.store, site.run))
+    assert isinstance(newest, Move)
+    assert newest.transition == site.run.transition
+
+
+@pytest.mark.parametrize("limit", range(len(BUSY) + 2))
+def test_a_limit_gives_the_last_entries(limit: int) -> None:
+    """With a limit come the newest entries, still oldest first; 0 gives none."""
+    site = busy()
+    assert site.events(limit) == BUSY[max(0, len(BUSY) - limit) :]
+
+
+@pytest.mark.parametrize("page", [1, 2, 3, 7])
+def test_pages_do_not_show(page: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many events are read at a time, the history is the same."""
+    site = busy()
+    whole = history(site.store, site.run)
+    monkeypatch.setattr(history_module, "PAGE", page)
+    assert history(site.store, site.run) == whole
+
+
+def test_the_tail_of_a_long_history_is_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last entry is told from the events of its transition, however many came before."""
+    site = Site()
+    for _ in range(50):
+        site.apply(Save(runbook=site.runbook, by=AGENT))
+    monkeypatch.setattr(history_module, "PAGE", 4)
+    read: list[int] = []
+    latest = site.store.latest_events
+
+    def counted(run_id: str, before: int | None, limit: int) -> Any:
+        page = latest(run_id, before, limit)
+        read.append(len(page))
+        return page
+
+    monkeypatch.setattr(site.store, "latest_events", counted)
+    assert site.events(limit=1) == ["save"]
+    assert sum(read) == 4
+
+
+def test_rebinding_and_migration_are_told() -> None:
+    """A change of the runbook is an entry with both hashes; a move to the initial node is another."""
+    site = Site()
+    site.apply(Resume(runbook=replace(site.runbook, hash="h2"), by=AGENT))
+    gone = Runbook(hash="h3", name="n", initial="z", nodes=(Node("z"),))
+    site.apply(Resume(runbook=gone, by=AGENT))
+    assert site.events() == [
+        *("start", "in_hook"),
+        *("rebind", "resume", "in_hook"),
+        *("rebind", "migrate_current", "resume", "in_hook"),
+    ]
+    entries = history(site.store, site.run)
+    hashes = [(e["previous_hash"], e["spec_hash"]) for e in entries if e["event"] == "rebind"]
+    assert hashes == [("h1", "h2"), ("h2", "h3")]
+    moved = entries[-3]
+    assert (moved["from"], moved["to"], moved["current_entry_id"]) == ("a", "z", site.run.entry_id)
+    assert any(isinstance(told, Rebinding) for told in moves(site.store, site.run))
+
+
+def test_times_are_those_of_settling() -> None:
+    """An entry carries the time at which its transition settled, in UTC, to the millisecond."""
+    site = Site()
+    site.goto("b", PASSED)
+    settled_at = site.run.transition.settled_at if site.run.transition else None
+    assert settled_at is not None
+    assert site.told("ts")[-1] == (timestamp(settled_at),)
+    assert timestamp(0) == "1970-01-01T00:00:00.000+00:00"
+    assert timestamp(1_750_000_000_123) == "2025-06-15T15:06:40.123+00:00"
+
+
+def test_results_are_told_with_their_purpose() -> None:
+    """A ``goto`` tells its results by where they stand, a blocked one all that there are."""
+    site = Site()
+    site.goto("b", FAILED)
+    site.goto("b", PASSED)
+    blocked, moved = history(site.store, site.run)[-2:]
+    assert [result["passed"] for result in blocked["results"]] == [False]
+    assert [result["passed"] for result in moved["before_transfer"]] == [True]
+    assert moved["condition"] == moved["out_hook"] == moved["edge_hook"] == moved["in_hook"] == []
+    assert (blocked["attempt"], moved["attempt"], moved["attempts_remaining"]) == (1, 2, 0)
+
+
+@pytest.mark.parametrize("transition", ["t1", "t2", "t4", "t8"])
+def test_any_transition_is_found_by_its_id(transition: str) -> None:
+    """Also one that later ones have followed, with the results that it had."""
+    site = busy()
+    found = find_transition(site.store, site.run, transition)
+    assert found is not None
+    assert found.id == transition
+    assert not found.open
+
+
+def test_an_old_transition_is_found_as_it_was() -> None:
+    """What is folded from the events of one transition equals what was stored when it settled.
+
+    Only the token may differ where nothing was claimed: it goes on from the transition before.
+    """
+    site = Site()
+    snapshots: list[Run] = []
+    act: list[Callable[[], None]] = [
+        lambda: site.goto("b", FAILED),
+        lambda: site.goto("b", PASSED),
+        lambda: site.goto("a"),
+        lambda: site.goto("b", FAILED),
+    ]
+    for step in act:
+        step()
+        snapshots.append(site.run)
+    for run in snapshots:
+        assert run.transition is not None
+        found = find_transition(site.store, site.run, run.transition.id)
+        assert found is not None
+        assert replace(found, token=0) == replace(run.transition, token=0)
+
+
+def test_an_unknown_transition_is_not_found() -> None:
+    """An id that the run never had gives nothing."""
+    site = busy()
+    assert find_transition(site.store, site.run, "t99") is None
