@@ -163,7 +163,7 @@ class _Reader:
         success = self._success(file, parsed)
         self._problems.settle(strict=True)
         return Sweep(
-            name=file.name or self._path.name.removesuffix(".yaml").removesuffix(".sweep"),
+            name=file.name or self._path.stem.removesuffix(".sweep"),
             runbook_path=runbook_path,
             runbook=parsed,
             listed=tuple(name for name, axis in file.matrix.items() if isinstance(axis, list)),

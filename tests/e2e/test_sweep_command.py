@@ -36,19 +36,21 @@ def left_behind(site: Site) -> dict[int, str]:
 
 @pytest.mark.slow
 def test_humaneval_with_two_workers(site: Site) -> None:
-    """Of four tasks per agent, the reference passes all, the empty one none, the second try all after one repair."""
-    said = site.run("sweep", "run", HUMANEVAL, "--workers", "2", "--limit", "4", "--json", "--out", "r.json", **PATIENT)
+    """Of twelve tasks per agent, the reference passes all, the empty one none, the second try all after one repair."""
+    said = site.run(
+        "sweep", "run", HUMANEVAL, "--workers", "2", "--limit", "12", "--json", "--out", "r.json", **PATIENT
+    )
     assert said.exit_code == 0, said.stderr
     assert not left_behind(site)
     data = said.data
     assert json.loads((site.folder / "r.json").read_text()) == data
     counts = data["counts"]
-    assert (counts["planned"], counts["scored"], counts["passed"], counts["failed"]) == (12, 12, 8, 4)
+    assert (counts["planned"], counts["scored"], counts["passed"], counts["failed"]) == (36, 36, 24, 12)
     rows = {row["values"]["agent"]: row for row in data["rows"]}
     assert [(name, row["passed"], row["blocked"], row["loops"]) for name, row in rows.items()] == [
-        ("reference", 4, 0, 0),
-        ("empty", 0, 12, 4),
-        ("second-try", 4, 4, 4),
+        ("reference", 12, 0, 0),
+        ("empty", 0, 36, 12),
+        ("second-try", 12, 12, 12),
     ]
     assert {trial["node"] for trial in data["trials"] if trial["outcome"] == "failed"} == {"gave-up"}
     logs = "".join(path.read_text() for path in Path(data["folder"]).glob("workers/*.log"))

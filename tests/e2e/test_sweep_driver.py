@@ -16,7 +16,6 @@ import pytest
 
 from statem_dist.checks.process import Supervisor
 from statem_dist.embedded import server
-from statem_dist.embedded.place import Place
 from statem_dist.engine import Engine
 from statem_dist.follow import Deadline
 from statem_dist.settings import Settings
@@ -87,9 +86,7 @@ def track() -> Iterator[Track]:
         yield track
     finally:
         track.close()
-        short_dir = Place.of(folder / "state").short_dir
-        for each in (folder, *([short_dir] if short_dir else [])):
-            shutil.rmtree(each, ignore_errors=True)
+        shutil.rmtree(folder)
 
 
 def test_a_trial_passes(track: Track) -> None:
@@ -152,7 +149,7 @@ def test_what_the_host_could_not_do_is_no_failure(track: Track, agent: str, node
 
 
 def test_what_an_agent_is_given(track: Track) -> None:
-    """The prompt on stdin and in a file, where it stands, its variables, and from the second call on what refused it."""
+    """The prompt on stdin and in a file, its variables, and from the second call on what refused it."""
     agent = """
         cat > stdin.txt; cp "$STATEM_PROMPT_FILE" prompt.txt
         env | grep '^STATEM_' > "env-$STATEM_ATTEMPT.txt"

@@ -105,7 +105,7 @@ def test_a_worker_does_not_hoard(site: Site) -> None:
     eventually(lambda: site.redis("LLEN", "checks") == 6, "the first worker holds what it can begin, and two more")
     site.worker("-c", "2")
     eventually(lambda: site.redis("LLEN", "checks") == 2, "the second worker holds as many")
-    assert len(site.lines("begun")) == 4
+    eventually(lambda: len(site.lines("begun")) == 4, "both workers are busy")
     site.write("opened")
     eventually(lambda: all_on(site, "b"), "all runs have moved")
     shares = executors(site)
@@ -206,7 +206,7 @@ def test_a_worker_without_its_services_says_so_and_ends(site: Site, variable: st
     assert said.exit_code == 8, said
     assert "Error: " in said.stderr
     assert variable in said.stderr
-    assert url.partition("://")[2].partition("/")[0] in said.stderr
+    assert "Hint: " in said.stderr
     assert "Traceback" not in said.stderr
     assert said.stdout == ""
 
@@ -224,7 +224,7 @@ def test_a_password_in_an_address_is_not_shown(site: Site) -> None:
 
 @pytest.mark.parametrize(
     ("words", "named"),
-    [(["--pool", "gevent"], "gevent"), (["-Q", ","], "-Q"), (["-c", "0"], "0"), (["--log-level", "LOUD"], "LOUD")],
+    [(["--pool", "gevent"], "gevent"), (["-Q", ","], "-Q"), (["-c", "0"], "-c"), (["--log-level", "LOUD"], "LOUD")],
     ids=["pool", "queues", "concurrency", "log-level"],
 )
 def test_an_option_that_cannot_be_honoured_is_a_usage_error(site: Site, words: list[str], named: str) -> None:

@@ -8,6 +8,7 @@ free finds work at once. ``hand_back`` returns the unbegun ones to their queues 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty
 from typing import Any
@@ -19,6 +20,9 @@ from celery.worker.consumer.tasks import Tasks
 LOOK_AHEAD = 2
 """Messages held beyond the slots. Each can wait no longer than the shortest of the checks before it."""
 
+_READ = "BRPOP"
+"""The command by which kombu's Redis transport takes messages, and the name of what it does with the answer."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -29,7 +33,8 @@ class BoundedIntake(bootsteps.StartStopStep):
 
     def start(self, consumer: Any) -> None:
         """Bound the intake of the consumer's channel; called again after each reconnection."""
-        qos = consumer.task_consumer.channel.qos
+        channel = consumer.task_consumer.channel
+        qos = channel.qos
         within_prefetch = qos.can_consume
         held_max = consumer.pool.num_processes + LOOK_AHEAD
 
@@ -37,6 +42,8 @@ class BoundedIntake(bootsteps.StartStopStep):
             return state.should_stop is None and len(state.requests) < held_max and bool(within_prefetch())
 
         qos.can_consume = can_consume
+        if _READ in getattr(channel, "handlers", ()):
+            channel.handlers[_READ] = _dropping_nonsense(channel.handlers[_READ], consumer)
 
     def stop(self, consumer: Any) -> None:
         """Take the answer to the last request for a message, when the worker stops.
@@ -47,7 +54,26 @@ class BoundedIntake(bootsteps.StartStopStep):
         channel = consumer.task_consumer.channel if consumer.task_consumer else None
         if state.should_stop is not None and getattr(channel, "_in_poll", None):
             with suppress(Empty, *consumer.connection_errors):
-                channel._brpop_read()
+                channel.handlers[_READ]()
+
+
+def _dropping_nonsense(read: Callable[[], object], consumer: Any) -> Callable[[], object]:
+    """Return a reader that survives a message which no version of Celery has sent.
+
+    Without it, whoever writes into the wrong list ends every worker that serves it, one after another.
+    """
+    of_the_connection = (Empty, *consumer.connection_errors, *consumer.channel_errors)
+
+    def read_or_drop() -> object:
+        try:
+            return read()
+        except of_the_connection:
+            raise
+        except Exception:
+            logger.exception("a message that cannot be understood is dropped")
+            return True
+
+    return read_or_drop
 
 
 def hand_back(app: Any) -> int:
