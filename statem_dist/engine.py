@@ -25,7 +25,7 @@ from statem_dist.inline import InlineWorker, is_abandoned
 from statem_dist.leases import RENEWALS_PER_LEASE
 from statem_dist.protocol.commands import Command, Goto, Resume, Save, Start
 from statem_dist.protocol.graph import Checklist, LlmReview, Manual, Runbook
-from statem_dist.protocol.model import Actor, Confirmations, Place, PlannedCheck, Run
+from statem_dist.protocol.model import Actor, Confirmations, DynamicFacts, Place, PlannedCheck, Run
 from statem_dist.protocol.plan import plan_goto
 from statem_dist.protocol.progress import CHECKS_QUEUE, pending
 from statem_dist.roster import Roster
@@ -221,6 +221,10 @@ class Engine:
         if left is not None and left.transition.kind == "goto" and left.transition.target == target:
             return left
         inline = self._inline_worker(run.place.queue) if wait else None
+        found = self._dynamic_facts(run, confirmations)
+        if found is not None:
+            # They belong to this entry: if the run has moved on meanwhile, the command is stale.
+            from_entry = from_entry or run.entry_id
         command = Goto(
             runbook=self.runbook(run.runbook),
             target=target,
@@ -229,6 +233,7 @@ class Engine:
             request_id=_request_id(),
             worker=inline.worker if inline else None,
             from_entry=from_entry,
+            dynamic=found,
         )
         return self._carry_out(
             run_id,
@@ -293,6 +298,16 @@ class Engine:
                 return f"no worker serves the queue {batch.queue!r} (start one: statem-dist worker -Q {batch.queue})"
             return f"{batch.checks[0]} waits for a free slot in the queue {batch.queue!r}"
         return "its last result is being recorded"
+
+    def _dynamic_facts(self, run: Run, confirmations: Confirmations) -> DynamicFacts | None:
+        """Return what is registered for the current entry; None where its node accepts no dynamic checks."""
+        node = self.runbook(run.runbook).node(run.node)
+        if node is None or node.dynamic is None:
+            return None
+        from statem_dist import dynamic
+
+        registered = dynamic.registrations(self.store, run, node.dynamic)
+        return dynamic.snapshot(node.dynamic, registered, confirmations)
 
     # --- carrying out ----------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from statem_dist.protocol.events import Event, NodeEntered, RunCreated, RunRebou
 from statem_dist.protocol.evolve import evolve
 from statem_dist.protocol.model import SCHEMA, Place, Run, Transition
 from statem_dist.store.base import Store
-from statem_dist.views import goto_facts, result_views
+from statem_dist.views import dynamic_facts, goto_facts, result_views
 
 PAGE = 200
 """Events read at a time when folding backwards."""
@@ -152,7 +152,22 @@ def _entries(move: Move) -> list[dict[str, Any]]:
                 }
             ]
         case "goto":
-            return [{"ts": stamp, "number": number, **_goto_entry(move)}]
+            told = [{"ts": stamp, "number": number, **_goto_entry(move)}]
+            if transition.dynamic_producers is not None and not transition.exhausted:
+                told.insert(0, _dynamic_entry(move, stamp))
+            return told
+
+
+def _dynamic_entry(move: Move, stamp: str) -> dict[str, Any]:
+    transition = move.transition
+    return {
+        "event": "dynamic_before_transfer",
+        "ts": stamp,
+        "number": move.number,
+        "node": transition.source,
+        "to": transition.target,
+        **dynamic_facts(transition),
+    }
 
 
 def _goto_entry(move: Move) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from statem_dist.dynamic import folder
 from statem_dist.protocol.graph import Node, Runbook
 from statem_dist.protocol.model import PlannedCheck, Purpose, Run, Transition
 from statem_dist.protocol.outcome import CheckResult
@@ -31,7 +32,9 @@ def node_status(run: Run, runbook: Runbook, agent_id: str) -> dict[str, Any]:
         "prompt": node.prompt,
         "in_hook": shown["in_hook"],
         "before_transfer": shown["before_transfer"],
-        "dynamic_before_transfer": None if node.dynamic is None else dynamic_view(node.dynamic),
+        "dynamic_before_transfer": None
+        if node.dynamic is None
+        else dynamic_view(node.dynamic) | {"resolved_path": str(folder(run))},
         "out_hook": shown["out_hook"],
         "next": [edge_view(edge) for edge in runbook.exits(run.node)],
         "in_flight": transition_reference(run.in_flight),
@@ -125,7 +128,26 @@ def goto_facts(transition: Transition) -> dict[str, Any]:
     facts: dict[str, Any] = {"attempt": transition.attempt, "attempts_used": used}
     if maximum is not None:
         facts |= {"max_attempts": maximum, "attempts_remaining": maximum - used}
-    return facts | {"dynamic_before_transfer": {"configured": False}}
+    return facts | {"dynamic_before_transfer": dynamic_facts(transition)}
+
+
+def dynamic_facts(transition: Transition) -> dict[str, Any]:
+    """Return the dynamic checks of a transition: who registered them, what was evaluated, and what came of it."""
+    if transition.dynamic_producers is None:
+        return {"configured": False}
+    return {
+        "configured": True,
+        "producers": [
+            {"agent_id": origin.agent_id, "role": origin.role, "at": origin.at}
+            for origin in transition.dynamic_producers
+        ],
+        "checks_snapshot": [
+            {"id": planned.id, **check_view(planned.check), "agent_id": planned.origin.agent_id}
+            for planned in transition.plan
+            if planned.origin is not None
+        ],
+        "results": result_views(transition, "dynamic_before_transfer"),
+    }
 
 
 def result_views(transition: Transition, purpose: Purpose | None = None) -> list[dict[str, Any]]:
@@ -165,6 +187,9 @@ def result_view(planned: PlannedCheck, result: CheckResult) -> dict[str, Any]:
         view["survivors"] = outcome.survivors
     if result.role:
         view["role"] = result.role
+    if planned.origin is not None:
+        origin = planned.origin
+        view["registered_by"] = {"agent_id": origin.agent_id, "role": origin.role, "at": origin.at}
     return view
 
 

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from statem_dist.cli.answer import Answer
-from statem_dist.cli.session import AgentIdOption, JsonOption, RunIdOption, StateDirOption, session
+from statem_dist.cli.session import AgentIdOption, JsonOption, RunIdOption, Session, StateDirOption, session
 from statem_dist.errors import NotFound
+from statem_dist.protocol.model import Run
+
+if TYPE_CHECKING:
+    from statem_dist.resume import Address
+
+CommandOption = Annotated[
+    str | None,
+    typer.Option("--command", metavar="COMMAND", help="How to call this tool (default: STATEM_COMMAND)."),
+]
 
 TailOption = Annotated[
     int | None, typer.Option("--tail", "--limit", "-n", metavar="N", min=0, help="Only the last N entries.")
@@ -172,8 +181,70 @@ def runs(
     return Answer(data, as_text)
 
 
+def prompt(
+    run_id: RunIdOption = None,
+    command: CommandOption = None,
+    state_dir: StateDirOption = None,
+    as_json: JsonOption = False,
+) -> Answer:
+    """Print the prompt that brings an agent back to the run after its context was cleared.
+
+    Example: statem-dist prompt --run-id demo
+    """
+    from statem_dist.resume import resume_prompt
+
+    with session(state_dir) as at:
+        run = at.settled_run(run_id)
+        text = resume_prompt(run, at.engine.runbook(run.runbook), _address(at, run, command))
+    return _prompt_answer(run, text, at.scope)
+
+
+def compact_prompt(
+    run_id: RunIdOption = None,
+    command: CommandOption = None,
+    state_dir: StateDirOption = None,
+    as_json: JsonOption = False,
+) -> Answer:
+    """Print the instruction by which a conversation is compacted without losing the run.
+
+    Example: statem-dist compact-prompt --run-id demo
+    """
+    from statem_dist import resume
+
+    with session(state_dir) as at:
+        run = at.settled_run(run_id)
+        text = resume.compact_prompt(run, _address(at, run, command))
+    return _prompt_answer(run, text, at.scope)
+
+
+def _address(at: Session, run: Run, command: str | None) -> Address:
+    from statem_dist.resume import Address
+
+    return Address(
+        command=command or os.environ.get("STATEM_COMMAND") or "statem-dist",
+        run_id=run.id,
+        state_dir=at.scope,
+        redis=not at.settings.embedded,
+    )
+
+
+def _prompt_answer(run: Run, text: str, state_dir: str) -> Answer:
+    data = {
+        "ok": True,
+        "run_id": run.id,
+        "current": run.node,
+        "current_entry_id": run.entry_id,
+        "spec": run.place.spec,
+        "state_dir": state_dir,
+        "prompt": text,
+    }
+    return Answer(data, lambda: text.rstrip("\n"))
+
+
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
     for command in (validate, cur, state, ls, history, runs):
         app.command()(command)
     app.command("next")(next_)
+    app.command()(prompt)
+    app.command("compact-prompt")(compact_prompt)

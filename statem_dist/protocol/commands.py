@@ -10,7 +10,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from statem_dist.protocol.graph import Runbook
-from statem_dist.protocol.model import Actor, Confirmations, Place, Worker
+from statem_dist.protocol.model import Actor, Confirmations, DynamicFacts, Place, Worker
 from statem_dist.protocol.outcome import Outcome
 
 
@@ -41,6 +41,7 @@ class Goto(Struct, frozen=True):
     """Attempt the transition to ``target``. ``worker`` is who would execute checks on the spot, if anybody.
 
     ``from_entry`` is the entry the caller believes to be current; another one makes the command stale.
+    ``dynamic`` is what was registered for that entry, None where the node accepts nothing.
     """
 
     runbook: Runbook
@@ -50,6 +51,7 @@ class Goto(Struct, frozen=True):
     request_id: str = ""
     worker: Worker | None = None
     from_entry: str | None = None
+    dynamic: DynamicFacts | None = None
 
 
 class Save(Struct, frozen=True):

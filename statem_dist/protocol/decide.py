@@ -51,7 +51,7 @@ from statem_dist.protocol.events import (
     WorkReturned,
 )
 from statem_dist.protocol.evolve import evolve
-from statem_dist.protocol.graph import Checklist, Manual, Message, Retry
+from statem_dist.protocol.graph import Checklist, Manual, Message, Retry, Unmet
 from statem_dist.protocol.model import PlannedCheck, Run, Transition, Worker
 from statem_dist.protocol.outcome import INFRASTRUCTURE, CheckResult, Outcome, Tier, tier_of
 from statem_dist.protocol.plan import plan_goto, plan_in_hook, plan_out_hook
@@ -167,7 +167,7 @@ def _goto(run: Run, command: Goto, now: int) -> list[Event]:
         kind="goto",
         source=edge.source,
         target=edge.target,
-        plan=() if exhausted else plan_goto(runbook, edge),
+        plan=() if exhausted else plan_goto(runbook, edge, command.dynamic),
         order=runbook.order,
         by=command.by,
         request_id=command.request_id,
@@ -175,6 +175,7 @@ def _goto(run: Run, command: Goto, now: int) -> list[Event]:
         attempt=attempt,
         max_attempts=edge.max_attempts,
         final=not runbook.exits(edge.target),
+        dynamic_producers=command.dynamic.producers if command.dynamic else None,
     )
     return _follow(run, [opened], now, command.worker)
 
@@ -438,6 +439,9 @@ def _decision(planned: PlannedCheck, transition: Transition) -> CheckResult:
         case Message(text):
             outcome = Outcome(passed=True, reason="shown", output=text)
             return CheckResult(outcome=outcome, tier="attestation")
+        case Unmet(text):
+            outcome = Outcome(passed=False, reason="check_failed", output=text)
+            return CheckResult(outcome=outcome, tier="verified")
         case _:
             return _confirmation(planned, transition)
 

@@ -14,6 +14,7 @@ from statem_dist.protocol.model import (
     Actor,
     Confirmations,
     Kind,
+    Origin,
     Place,
     PlannedCheck,
     Settlement,
@@ -71,6 +72,7 @@ class TransitionOpened(Struct, frozen=True, tag_field="event", tag="transition_o
     max_attempts: int | None = None
     final: bool = False
     skip_hooks: bool = False
+    dynamic_producers: tuple[Origin, ...] | None = None
 
 
 class WorkClaimed(Struct, frozen=True, tag_field="event", tag="work_claimed"):

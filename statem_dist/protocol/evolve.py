@@ -120,6 +120,7 @@ def _opened(run: Run, event: TransitionOpened) -> Run:
         max_attempts=event.max_attempts,
         final=event.final,
         skip_hooks=event.skip_hooks,
+        dynamic_producers=event.dynamic_producers,
         # Tokens go on rising, so that a worker of a transition that is over cannot keep a newer lease alive.
         token=run.transition.token if run.transition else 0,
     )

@@ -81,7 +81,13 @@ class LlmReview(Struct, frozen=True, tag_field="type", tag="llm_review", omit_de
     reject_regex: str | None = None
 
 
-Work: TypeAlias = Command | Predicate | Manual | Checklist | Message | LlmReview
+class Unmet(Struct, frozen=True, tag_field="type", tag="unmet"):
+    """A condition that is known to be unmet when a transition opens, such as missing dynamic checks."""
+
+    text: str
+
+
+Work: TypeAlias = Command | Predicate | Manual | Checklist | Message | LlmReview | Unmet
 
 
 class Retry(Struct, frozen=True, omit_defaults=True):

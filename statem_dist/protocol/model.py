@@ -59,10 +59,28 @@ class Confirmations(Struct, frozen=True, omit_defaults=True):
 
 
 class Origin(Struct, frozen=True, omit_defaults=True):
-    """Who registered a dynamic check."""
+    """Who registered dynamic checks, and when (ms since the epoch)."""
 
     agent_id: str
     role: str = ""
+    at: int = 0
+
+
+class DynamicCheck(Struct, frozen=True, omit_defaults=True):
+    """A check that was registered for one entry, and who did that (nobody for one that the runbook implies)."""
+
+    check: Check
+    origin: Origin | None = None
+
+
+class DynamicFacts(Struct, frozen=True, omit_defaults=True):
+    """The dynamic checks of an entry as a transition found them when it opened.
+
+    ``producers`` are all who registered some; ``checks`` those that are to be evaluated.
+    """
+
+    producers: tuple[Origin, ...] = ()
+    checks: tuple[DynamicCheck, ...] = ()
 
 
 class PlannedCheck(Struct, frozen=True, omit_defaults=True):
@@ -93,6 +111,7 @@ class Transition(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=
 
     ``starts`` counts per check how often its execution was begun, also by workers that died of it; ``tries``
     counts evaluations that ended; ``not_before`` holds back a check that waits for its next try.
+    ``dynamic_producers`` is None where the source node accepts no dynamic checks.
     ``entered`` is set at the commit, when the run stands on the target.
     """
 
@@ -110,6 +129,7 @@ class Transition(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=
     max_attempts: int | None = None
     final: bool = False
     skip_hooks: bool = False
+    dynamic_producers: tuple[Origin, ...] | None = None
     entered: bool = False
     results: dict[str, CheckResult] = {}
     claims: tuple[Claim, ...] = ()

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from statem_dist.protocol.graph import Edge, Runbook, Steps
-from statem_dist.protocol.model import PlannedCheck, Purpose
+from statem_dist.protocol.model import DynamicFacts, PlannedCheck, Purpose
 from statem_dist.protocol.stages import stages_of
 
 
-def plan_goto(runbook: Runbook, edge: Edge) -> tuple[PlannedCheck, ...]:
-    """Return the plan of a ``goto`` along an edge, the target's ``in_hook`` included."""
+def plan_goto(runbook: Runbook, edge: Edge, dynamic: DynamicFacts | None = None) -> tuple[PlannedCheck, ...]:
+    """Return the plan of a ``goto`` along an edge, dynamic checks and the target's ``in_hook`` included."""
     source, target = runbook.node(edge.source), runbook.node(edge.target)
     assert source is not None and target is not None, "edges of a validated runbook end at its nodes"
+    registered = dynamic.checks if dynamic is not None else ()
     steps: dict[Purpose, Steps] = {
         "before_transfer": source.before_transfer,
+        "dynamic_before_transfer": tuple((each.check,) for each in registered),
         "condition": edge.condition,
         "out_hook": source.out_hook,
         "hook": edge.hook,
         "in_hook": target.in_hook,
     }
     ordered = [purpose for stage in stages_of("goto", runbook.order) for purpose in stage.purposes]
-    return number_steps([(purpose, steps.get(purpose, ())) for purpose in ordered])
+    plan = number_steps([(purpose, steps[purpose]) for purpose in ordered])
+    origins = iter(registered)
+    return tuple(
+        replace(planned, origin=next(origins).origin) if planned.purpose == "dynamic_before_transfer" else planned
+        for planned in plan
+    )
 
 
 def plan_in_hook(runbook: Runbook, node: str) -> tuple[PlannedCheck, ...]:

@@ -101,6 +101,12 @@ class Store(Protocol):
     def activate(self, scopes: Iterable[str], run_id: str) -> None:
         """Point scopes to a run."""
 
+    def dynamic(self, run_id: str, entry_id: str) -> dict[str, bytes]:
+        """Return the dynamic checks that were registered for an entry, by agent id."""
+
+    def save_dynamic(self, run_id: str, entry_id: str, agent_id: str, document: bytes) -> None:
+        """Keep what an agent registers for an entry, in place of what it had registered."""
+
     def save_log(self, run_id: str, transition: str, check: str, text: str) -> None:
         """Keep the longer output of a check."""
 

@@ -11,6 +11,7 @@ key                                type         holds
                                                 a claim, server ms), ``hints`` (dispatches of what is owed now)
 ``statem:{s}:events:ID``           stream       one entry per event; the entry id is ``VERSION-0``
 ``statem:{s}:log:ID:CHECK``        string       the longer output of a check, for a week
+``statem:{s}:dynamic:ID:ENTRY``    hash         agent id to the dynamic checks it registered for the entry
 ``statem:{s}:due``                 sorted set   run id, scored by when the reaper is to look at it (server ms)
 ``statem:{s}:runs``                sorted set   run id, scored by creation (ms)
 ``statem:{s}:status:STATUS``       sorted set   the same, one per status
@@ -54,6 +55,11 @@ def events(run_id: str) -> str:
 def log(run_id: str, transition: str, check: str) -> str:
     """Return the key of the longer output of one check."""
     return f"statem:{{{shard_of(run_id)}}}:log:{run_id}:{transition}.{check}"
+
+
+def dynamic(run_id: str, entry_id: str) -> str:
+    """Return the key of the dynamic checks of one entry."""
+    return f"statem:{{{shard_of(run_id)}}}:dynamic:{run_id}:{entry_id}"
 
 
 def due(shard: int) -> str:

@@ -227,6 +227,15 @@ class RedisStore:
         """Point scopes to a run."""
         self.call("HSET", keys.ACTIVE, *(part for scope in scopes for part in (scope, run_id)))
 
+    def dynamic(self, run_id: str, entry_id: str) -> dict[str, bytes]:
+        """Return the dynamic checks that were registered for an entry, by agent id."""
+        flat = self.call("HGETALL", keys.dynamic(run_id, entry_id))
+        return {bytes(flat[i]).decode(): bytes(flat[i + 1]) for i in range(0, len(flat), 2)}
+
+    def save_dynamic(self, run_id: str, entry_id: str, agent_id: str, document: bytes) -> None:
+        """Keep what an agent registers for an entry, in place of what it had registered."""
+        self.call("HSET", keys.dynamic(run_id, entry_id), agent_id, document)
+
     def save_log(self, run_id: str, transition: str, check: str, text: str) -> None:
         """Keep the longer output of a check for ``LOG_SECONDS``."""
         self.call("SET", keys.log(run_id, transition, check), text, "EX", LOG_SECONDS)

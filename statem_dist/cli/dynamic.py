@@ -1,0 +1,114 @@
+"""Commands on dynamic checks: ``dynamic path``, ``dynamic write``, ``dynamic list``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from statem_dist.cli.answer import Answer
+from statem_dist.cli.session import AgentIdOption, JsonOption, RunIdOption, StateDirOption, session
+from statem_dist.protocol.model import Actor, Run
+
+RoleOption = Annotated[
+    str | None,
+    typer.Option("--agent-role", "--role", metavar="ROLE", help="In which role (default: STATEM_AGENT_ROLE)."),
+]
+
+
+def path(
+    run_id: RunIdOption = None,
+    agent_id: AgentIdOption = None,
+    agent_role: RoleOption = None,
+    state_dir: StateDirOption = None,
+    as_json: JsonOption = False,
+) -> Answer:
+    """Show the folder into which check files for the current entry may be dropped.
+
+    Example: statem-dist dynamic path --run-id demo
+    """
+    from statem_dist import dynamic
+
+    with session(state_dir) as at:
+        run = at.settled_run(run_id)
+        by = at.actor(agent_id, agent_role, run)
+        place = dynamic.folder(run)
+        place.mkdir(parents=True, exist_ok=True)
+    data = {**_where(run), "agent_id": by.id, "agent_role": by.role, "path": str(place)}
+    return Answer(data, lambda: str(place))
+
+
+def write(
+    source: Annotated[Path, typer.Argument(metavar="FILE", help="Checks as JSON or YAML.")],
+    run_id: RunIdOption = None,
+    agent_id: AgentIdOption = None,
+    agent_role: RoleOption = None,
+    state_dir: StateDirOption = None,
+    as_json: JsonOption = False,
+) -> Answer:
+    """Register checks for the current entry, in place of this agent's earlier ones.
+
+    Example: statem-dist dynamic write checks.json --agent-id implementer
+    """
+    from statem_dist import dynamic
+
+    with session(state_dir) as at:
+        run = at.settled_run(run_id)
+        by: Actor = at.actor(agent_id, agent_role, run)
+        config = dynamic.config_of(run, at.engine.runbook(run.runbook))
+        store = at.engine.store
+        registered = dynamic.register(store, run, config, source, by, store.clock())
+        everything = dynamic.registrations(store, run, config)
+    data = {
+        **_where(run),
+        "agent_id": by.id,
+        "role": by.role,
+        "checks": len(registered.checks),
+        "path": str(dynamic.file_for(run, by.id)),
+        "manifest": {"producers": [dynamic.origin_view(each.origin) for each in everything]},
+    }
+    return Answer(data, lambda: f"Registered: {len(registered.checks)} checks by {by.id} on {run.node}")
+
+
+def list_(run_id: RunIdOption = None, state_dir: StateDirOption = None, as_json: JsonOption = False) -> Answer:
+    """Show who has registered checks for the current entry.
+
+    Example: statem-dist dynamic list
+    """
+    from statem_dist import dynamic
+
+    with session(state_dir) as at:
+        run = at.settled_run(run_id)
+        node = at.engine.runbook(run.runbook).node(run.node)
+        config = node.dynamic if node else None
+        found = dynamic.registrations(at.engine.store, run, config) if config else []
+    data = {
+        **_where(run),
+        "path": str(dynamic.folder(run)),
+        "producers": [dynamic.registration_view(run, each) for each in found],
+        "manifest": {"producers": [dynamic.origin_view(each.origin) for each in found]},
+    }
+
+    def as_text() -> str:
+        lines = [
+            f"{each.origin.agent_id}: {each.error or f'{len(each.checks)} checks'}"
+            + (f" (role {each.origin.role})" if each.origin.role else "")
+            for each in found
+        ]
+        return "\n".join(lines or [f"No dynamic checks for {run.node}."])
+
+    return Answer(data, as_text)
+
+
+def _where(run: Run) -> dict[str, Any]:
+    return {"ok": True, "run_id": run.id, "current": run.node, "current_entry_id": run.entry_id}
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands."""
+    group = typer.Typer(help="Checks that are registered for the current entry alone.", no_args_is_help=True)
+    group.command()(path)
+    group.command()(write)
+    group.command("list")(list_)
+    app.add_typer(group, name="dynamic")

@@ -1,0 +1,180 @@
+"""Dynamic checks: what agents register for the current entry of a run, and what a ``goto`` makes of it.
+
+A registration belongs to one entry and one agent id; registering again replaces it. It is kept in the store. Where
+the state directory is local, a file ``checks.AGENT.json`` that somebody drops into the entry's folder counts as
+well, and stands in for what that agent has registered: it is the newer word, because registering removes it.
+
+A transition takes a snapshot when it opens. Whatever is wrong with a registration then (it cannot be read, it uses
+a type that the node does not allow, there are too few) is a condition that is unmet, not a crash.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from statem_dist.errors import Invalid, RunbookInvalid, StatemError
+from statem_dist.protocol.graph import Check, DynamicConfig, Manual, Runbook, Unmet
+from statem_dist.protocol.model import Actor, Confirmations, DynamicCheck, DynamicFacts, Origin, Run
+from statem_dist.runbook import Format, format_of, read_checks, read_plain, read_text
+from statem_dist.runbook.view import check_view
+from statem_dist.store.base import Store
+
+CONFIRM_ID = "dynamic_before_transfer.0"
+"""Plan id of the question that ``stale_policy: require_confirmation`` asks before the registered checks."""
+
+STILL_CURRENT = "The dynamic checks of this entry are still current."
+
+
+class Registration(Struct, frozen=True, omit_defaults=True):
+    """What one agent has registered for an entry. ``path`` is set for a dropped file.
+
+    ``error`` says why it cannot be used; there are no checks then.
+    """
+
+    origin: Origin
+    checks: tuple[Check, ...] = ()
+    path: str = ""
+    error: str = ""
+
+
+def folder(run: Run) -> Path:
+    """Return the local folder of a run's current entry, into which check files may be dropped."""
+    return Path(run.place.state_dir) / "runs" / run.id / "dynamic" / run.entry_id
+
+
+def file_for(run: Run, agent_id: str) -> Path:
+    """Return the file by which an agent may drop checks for the current entry."""
+    return folder(run) / f"checks.{re.sub(r'[^A-Za-z0-9._-]+', '-', agent_id)}.json"
+
+
+def config_of(run: Run, runbook: Runbook) -> DynamicConfig:
+    """Return what the current node accepts.
+
+    Raises:
+        Invalid: it accepts no dynamic checks.
+    """
+    node = runbook.node(run.node)
+    if node is None or node.dynamic is None:
+        raise Invalid(
+            f"Node {run.node!r} accepts no dynamic checks.",
+            hint="Its runbook must say `dynamic_before_transfer: {}` on that node.",
+            details={"run_id": run.id, "current": run.node},
+        )
+    return node.dynamic
+
+
+def register(store: Store, run: Run, config: DynamicConfig, source: Path, by: Actor, now: int) -> Registration:
+    """Register the checks in a file for the current entry, in place of the agent's earlier ones.
+
+    Args:
+        store: where the run is kept.
+        run: the run.
+        config: what its current node accepts.
+        source: a JSON or YAML file: a list of checks, or a mapping with ``checks`` and ``basis``.
+        by: who registers.
+        now: milliseconds since the epoch.
+
+    Raises:
+        RunbookInvalid: the file cannot be read, or it holds something that the node does not accept.
+    """
+    origin = Origin(agent_id=by.id, role=by.role, at=now)
+    checks = _read(read_text(source), str(source), format_of(str(source)), config)
+    registration = Registration(origin=origin, checks=checks)
+    store.save_dynamic(run.id, run.entry_id, by.id, msgspec.json.encode(registration))
+    file_for(run, by.id).unlink(missing_ok=True)
+    return registration
+
+
+def registrations(store: Store, run: Run, config: DynamicConfig) -> list[Registration]:
+    """Return what is registered for the current entry, by agent id, dropped files included."""
+    found = {
+        agent: msgspec.json.decode(document, type=Registration)
+        for agent, document in store.dynamic(run.id, run.entry_id).items()
+    }
+    for path in sorted(folder(run).glob("checks.*.json")):
+        dropped = _dropped(path, config)
+        found[dropped.origin.agent_id] = dropped
+    return [found[agent] for agent in sorted(found)]
+
+
+def snapshot(config: DynamicConfig, registered: Sequence[Registration], confirmations: Confirmations) -> DynamicFacts:
+    """Return what a transition that opens now has to evaluate.
+
+    Where something is wrong, that alone is evaluated, and never passes. Where the node wants the checks confirmed
+    as still current, they are evaluated only if that was done.
+    """
+    producers = tuple(each.origin for each in registered)
+    checks = tuple(DynamicCheck(check, each.origin) for each in registered for check in each.checks)
+    problems = [each.error for each in registered if each.error]
+    if config.required and not registered:
+        problems.append("This node requires dynamic checks, and none are registered for this entry.")
+    elif len(checks) < config.min_items:
+        problems.append(f"This node requires at least {config.min_items} dynamic checks; {len(checks)} are registered.")
+    if problems:
+        return DynamicFacts(producers, tuple(DynamicCheck(Check(do=Unmet(text))) for text in problems))
+    if config.stale_policy == "require_confirmation" and checks:
+        question = DynamicCheck(Check(do=Manual(STILL_CURRENT)))
+        return DynamicFacts(producers, (question, *checks) if confirmations.cover(CONFIRM_ID) else (question,))
+    return DynamicFacts(producers, checks)
+
+
+def origin_view(origin: Origin) -> dict[str, Any]:
+    """Return who registered checks, as commands show it."""
+    return {"agent_id": origin.agent_id, "role": origin.role, "at": origin.at}
+
+
+def registration_view(run: Run, registration: Registration) -> dict[str, Any]:
+    """Return a registration, as ``dynamic list`` shows it."""
+    view = {
+        "producer": origin_view(registration.origin),
+        "checks": len(registration.checks),
+        "items": [check_view(check) for check in registration.checks],
+        "path": registration.path or str(file_for(run, registration.origin.agent_id)),
+    }
+    return view | ({"error": registration.error} if registration.error else {})
+
+
+def _dropped(path: Path, config: DynamicConfig) -> Registration:
+    """Return what a dropped file registers, or why it cannot be used."""
+    agent = path.name.removeprefix("checks.").removesuffix(".json")
+    origin = Origin(agent_id=agent, at=0)
+    try:
+        text = read_text(path)
+        origin = _declared_origin(text, path, origin)
+        return Registration(origin, _read(text, str(path), "json", config), str(path))
+    except StatemError as error:
+        return Registration(origin, path=str(path), error=error.message)
+
+
+def _declared_origin(text: str, path: Path, fallback: Origin) -> Origin:
+    """Return the producer that a dropped file names, if it does."""
+    document = read_plain(text, source=str(path), format="json")
+    producer = document.get("producer") if isinstance(document, dict) else None
+    if not isinstance(producer, dict):
+        return fallback
+    return Origin(
+        agent_id=str(producer.get("agent_id") or fallback.agent_id),
+        role=str(producer.get("role") or ""),
+        at=round(path.stat().st_mtime * 1000),
+    )
+
+
+def _read(text: str, source: str, format: Format, config: DynamicConfig) -> tuple[Check, ...]:
+    """Return the checks of a document that satisfies what the node accepts."""
+    checks = read_checks(text, source=source, format=format, allow_types=config.allow_types)
+    if config.require_reason and (missing := [n for n, check in enumerate(checks) if not check.reason]):
+        listed = ", ".join(f"checks[{number}]" for number in missing)
+        raise RunbookInvalid(f"{source}: every dynamic check of this node needs a reason; without one: {listed}")
+    if config.require_basis:
+        document = read_plain(text, source=source, format=format)
+        basis = document.get("basis") if isinstance(document, dict) else None
+        summary = basis.get("implementation_summary") if isinstance(basis, dict) else None
+        if not isinstance(summary, str) or not summary.strip():
+            raise RunbookInvalid(f"{source}: dynamic checks of this node need a basis with an implementation_summary")
+    return checks

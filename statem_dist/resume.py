@@ -1,0 +1,74 @@
+"""Prompts that bring an agent back: after its context was cleared, or before it is compacted.
+
+They hold no state of their own. They name the run, the runbook and where the state lives, and the commands by which
+everything else is found again.
+"""
+
+from __future__ import annotations
+
+import shlex
+
+from msgspec import Struct
+
+from statem_dist.protocol.graph import Runbook
+from statem_dist.protocol.model import Run
+
+
+class Address(Struct, frozen=True):
+    """How a run is reached: the command line to call, and the options that select it."""
+
+    command: str
+    run_id: str
+    state_dir: str
+    redis: bool = False
+
+    def call(self, verb: str) -> str:
+        """Return the command line of one verb on this run."""
+        return f"{self.command} {verb} {self._selection()}"
+
+    def place(self) -> str:
+        """Return where the state lives, in words."""
+        return "the Redis of STATEM_REDIS_URL" if self.redis else f"the state directory {self.state_dir}"
+
+    def _selection(self) -> str:
+        where = "" if self.redis else f" --state-dir {shlex.quote(self.state_dir)}"
+        return f"--run-id {self.run_id}{where}"
+
+
+def resume_prompt(run: Run, runbook: Runbook, address: Address) -> str:
+    """Return the prompt for an agent that knows nothing: which run this is, and how to go on with it."""
+    exits = ", ".join(edge.target for edge in runbook.exits(run.node)) or "none; this node is an end"
+    node = runbook.node(run.node)
+    task = node.prompt.rstrip() if node is not None and node.prompt else "(this node has no prompt)"
+    return f"""\
+You are working under the runbook {run.runbook_name!r} ({run.place.spec}), run {run.id}.
+The run stands on node {run.node!r} (entry {run.entry_id}). Its state is kept in {address.place()}, not in this conversation.
+
+What this node asks for:
+{task}
+
+Where you may go from here: {exits}
+
+Take the run up again before you do anything else:
+  {address.call(f"start {shlex.quote(run.place.spec)}")}
+  {address.call("cur")}
+  {address.call("history")}
+
+Move only along the edges of the runbook, and only with:
+  {address.call("goto TARGET")}
+A blocked goto names every check that did not pass. Mend the cause and try again; do not work around it.
+"""
+
+
+def compact_prompt(run: Run, address: Address) -> str:
+    """Return the instruction by which a conversation is compacted without losing the run."""
+    return f"""\
+/compact Keep what is needed to go on with run {run.id} of the runbook {run.runbook_name!r} ({run.place.spec}):
+it stands on node {run.node!r} (entry {run.entry_id}); its state is kept in {address.place()}.
+Keep: the goal, decisions and their reasons, files that were changed, checks that are still open.
+Drop: command output, explored dead ends, anything that the state already records.
+Afterwards look first, then go on:
+  {address.call("cur")}
+  {address.call("history --tail 5")}
+  {address.call("goto TARGET")}
+"""
