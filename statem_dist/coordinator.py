@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from statem_dist.dispatch import Dispatcher
 from statem_dist.errors import Conflict, NotFound
-from statem_dist.protocol.commands import Command, ExpireClaim, RecordOutcomes, Start
+from statem_dist.protocol.commands import Command, ExpireClaim, ExpireDecision, RecordOutcomes, Start
 from statem_dist.protocol.decide import decide
 from statem_dist.protocol.events import Event
 from statem_dist.protocol.evolve import evolve
@@ -113,6 +113,12 @@ class Coordinator:
                 # On a lost race nothing is written: whoever was faster has set a new reminder.
                 self._commit(snapshot.run, decide(snapshot.run, expire, snapshot.now), _operation(), snapshot.now)
                 return
+        for check, expires_at in transition.awaiting.items() if transition else ():
+            if 0 < expires_at <= snapshot.now:
+                assert transition is not None
+                late = ExpireDecision(transition=transition.id, check=check)
+                self._commit(snapshot.run, decide(snapshot.run, late, snapshot.now), _operation(), snapshot.now)
+                return
         batches = [batch for batch in pending(snapshot.run) if batch.not_before <= snapshot.now]
         again = self._again_ms(snapshot, hinted=bool(batches))
         pushes = self.dispatcher.pushes(batches)
@@ -147,7 +153,8 @@ class Coordinator:
         waits = [batch.not_before - now if batch.not_before > now else self._grace_ms for batch in pending(run)]
         if transition.claims:
             waits.append(self._lease_ms)
-        return min(waits, default=self._grace_ms)
+        waits += [expires_at - now for expires_at in transition.awaiting.values() if expires_at]
+        return min(waits, default=None if transition.awaiting else self._grace_ms)
 
     def _again_ms(self, snapshot: Snapshot, *, hinted: bool) -> int:
         """Return when to look at an overdue run again: at the next expiry, at the next try, or ever more rarely."""

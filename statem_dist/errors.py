@@ -10,6 +10,7 @@ of the CLI and one HTTP status, here and nowhere else::
     │   ├── Invalid                   1    422   the caller: a value that cannot be used
     │   ├── NotFound                  1    404   the caller: no such run, node, runbook
     │   └── UnknownTarget             1    409   the caller: no such edge from here; names the allowed ones
+    ├── NotAuthorised                 4    403   the caller: somebody else may do this
     ├── Conflict                      5    409   the caller, later: somebody else was faster
     │   └── TransitionInFlight        5    409
     ├── Unavailable                   8    503   the operator: Redis, the broker, the state directory
@@ -99,6 +100,14 @@ class UnknownTarget(CallerError):
 
     http_status = 409
     code = "unknown_target"
+
+
+class NotAuthorised(StatemError):
+    """Something that the caller may not do."""
+
+    exit_code = ExitCode.NOT_AUTHORISED
+    http_status = 403
+    code = "not_authorised"
 
 
 class Conflict(StatemError):

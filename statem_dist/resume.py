@@ -42,7 +42,8 @@ def resume_prompt(run: Run, runbook: Runbook, address: Address) -> str:
     task = node.prompt.rstrip() if node is not None and node.prompt else "(this node has no prompt)"
     return f"""\
 You are working under the runbook {run.runbook_name!r} ({run.place.spec}), run {run.id}.
-The run stands on node {run.node!r} (entry {run.entry_id}). Its state is kept in {address.place()}, not in this conversation.
+The run stands on node {run.node!r} (entry {run.entry_id}). Its state is kept in
+{address.place()}, not in this conversation.
 
 What this node asks for:
 {task}

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from statem_dist.protocol.graph import Runbook
-from statem_dist.protocol.model import Actor, Confirmations, DynamicFacts, Place, Worker
+from statem_dist.protocol.model import Actor, Confirmations, DynamicFacts, OnManual, Place, Worker
 from statem_dist.protocol.outcome import Outcome
 
 
@@ -52,6 +52,7 @@ class Goto(Struct, frozen=True):
     worker: Worker | None = None
     from_entry: str | None = None
     dynamic: DynamicFacts | None = None
+    on_manual: OnManual = "fail"
 
 
 class Save(Struct, frozen=True):
@@ -88,6 +89,28 @@ class RecordOutcomes(Struct, frozen=True):
     claim_more: bool = True
 
 
+class Decide(Struct, frozen=True):
+    """Settle a check that waits for a decision. The first decision wins.
+
+    ``operator`` says that ``by`` may decide what an operator has to decide. ``worker`` as in ``Goto``.
+    """
+
+    transition: str
+    check: str
+    approved: bool
+    comment: str
+    by: Actor
+    operator: bool = False
+    worker: Worker | None = None
+
+
+class ExpireDecision(Struct, frozen=True):
+    """Settle a check whose wait for a decision has expired."""
+
+    transition: str
+    check: str
+
+
 class ReturnWork(Struct, frozen=True):
     """Give a claim back unfinished, as a worker does that is being shut down."""
 
@@ -110,4 +133,16 @@ class Cancel(Struct, frozen=True):
     by: Actor
 
 
-Command: TypeAlias = Start | Resume | Goto | Save | ClaimWork | RecordOutcomes | ReturnWork | ExpireClaim | Cancel
+Command: TypeAlias = (
+    Start
+    | Resume
+    | Goto
+    | Save
+    | ClaimWork
+    | RecordOutcomes
+    | Decide
+    | ExpireDecision
+    | ReturnWork
+    | ExpireClaim
+    | Cancel
+)

@@ -10,6 +10,8 @@ Goto              no transition is open; the edge exists        TransitionInFlig
 Resume, Save      no transition is open                         TransitionInFlight
 ClaimWork         the batch is owed and nobody has it           decides to nothing
 RecordOutcomes    the token is that of a live claim             decides to nothing
+Decide            the check waits for a decision                Conflict; NotAuthorised
+ExpireDecision    the check waits for a decision                decides to nothing
 ReturnWork        the token is that of a live claim             decides to nothing
 ExpireClaim       the token is that of a live claim             decides to nothing
 Cancel            that transition is open and did not commit    Conflict
@@ -24,12 +26,14 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from statem_dist.errors import Conflict, TransitionInFlight, UnknownTarget
+from statem_dist.errors import Conflict, NotAuthorised, TransitionInFlight, UnknownTarget
 from statem_dist.protocol.commands import (
     Cancel,
     ClaimWork,
     Command,
+    Decide,
     ExpireClaim,
+    ExpireDecision,
     Goto,
     RecordOutcomes,
     Resume,
@@ -40,6 +44,7 @@ from statem_dist.protocol.commands import (
 from statem_dist.protocol.events import (
     CheckRetrying,
     CheckSettled,
+    DecisionRequested,
     Event,
     NodeEntered,
     RunCreated,
@@ -60,6 +65,7 @@ from statem_dist.protocol.progress import (
     Complete,
     Stopped,
     Waiting,
+    asks,
     decided_here,
     pending,
     repeatable,
@@ -98,6 +104,10 @@ def decide(run: Run | None, command: Command, now: int) -> list[Event]:
             return _claim(run, command, now)
         case RecordOutcomes():
             return _record(run, command, now)
+        case Decide():
+            return _decide(run, command, now)
+        case ExpireDecision():
+            return _expire_decision(run, command, now)
         case ReturnWork():
             released = _live_claim(run, command.transition, command.token)
             return [WorkReturned(now, command.transition, command.token)] if released else []
@@ -175,6 +185,7 @@ def _goto(run: Run, command: Goto, now: int) -> list[Event]:
         attempt=attempt,
         max_attempts=edge.max_attempts,
         final=not runbook.exits(edge.target),
+        on_manual=command.on_manual,
         dynamic_producers=command.dynamic.producers if command.dynamic else None,
     )
     return _follow(run, [opened], now, command.worker)
@@ -409,10 +420,7 @@ def _next_event(run: Run, now: int) -> Event | None:
         return TransitionSettled(now, transition.id, "blocked", stage="max_attempts")
     match walk(transition):
         case Waiting(steps):
-            for planned in steps[0]:
-                if decided_here(planned):
-                    return CheckSettled(now, transition.id, planned.id, _decision(planned, transition))
-            return None
+            return _next_decision(steps[0], transition, now)
         case Stopped(stage, failures):
             return _stopped(transition, stage.report(failures[0].purpose), failures, now)
         case Committing():
@@ -422,6 +430,33 @@ def _next_event(run: Run, now: int) -> Event | None:
             return TransitionSettled(now, transition.id, "committed")
         case position:
             assert_never(position)
+
+
+def _next_decision(step: tuple[PlannedCheck, ...], transition: Transition, now: int) -> Event | None:
+    """Return what the protocol itself has to say to the checks that are up next, if anything."""
+    for planned in step:
+        if not decided_here(planned):
+            continue
+        if _waits(planned, transition):
+            if planned.id not in transition.awaiting:
+                expires_at = now + round(planned.check.timeout * 1000) if planned.check.timeout else 0
+                return DecisionRequested(now, transition.id, planned.id, expires_at)
+        else:
+            return CheckSettled(now, transition.id, planned.id, _decision(planned, transition))
+    return None
+
+
+def _waits(planned: PlannedCheck, transition: Transition) -> bool:
+    """Return whether a check waits for somebody's decision; once a failure is on record, that would be in vain."""
+    if transition.on_manual == "fail" or not asks(planned) or _covered(planned, transition):
+        return False
+    settled = (each for each in transition.plan if each.id in transition.results)
+    return all(transition.results[each.id].passed or not each.check.stops for each in settled)
+
+
+def _covered(planned: PlannedCheck, transition: Transition) -> bool:
+    """Return whether the caller's own confirmation settles a question: not where an operator has to decide."""
+    return planned.check.by == "anyone" and transition.confirmations.cover(planned.id)
 
 
 def _stopped(transition: Transition, stage: str, failures: tuple[PlannedCheck, ...], now: int) -> TransitionSettled:
@@ -449,19 +484,21 @@ def _decision(planned: PlannedCheck, transition: Transition) -> CheckResult:
 def _confirmation(planned: PlannedCheck, transition: Transition, preface: str = "") -> CheckResult:
     """Settle a question by what the caller confirmed when the transition was requested."""
     by = transition.by
-    text = _question(planned)
+    text = question_of(planned)
     tier: Tier = "attestation" if isinstance(planned.check.do, Checklist) else "decision"
     if not planned.check.confirm:
         outcome = Outcome(passed=True, reason="not_asked", output=text)
         return CheckResult(outcome=outcome, tier="attestation")
-    if transition.confirmations.cover(planned.id):
+    if _covered(planned, transition):
         outcome = Outcome(passed=True, reason="confirmed", output=text)
         return CheckResult(outcome=outcome, tier=tier, by=by.id, role=by.role)
-    output = f"{preface}Not confirmed: {text} (confirm with --yes)"
+    way = "confirm with --yes" if planned.check.by == "anyone" else "an operator decides: --on-manual wait"
+    output = f"{preface}Not confirmed: {text} ({way})"
     return CheckResult(outcome=Outcome(passed=False, reason="not_confirmed", output=output), tier=tier)
 
 
-def _question(planned: PlannedCheck) -> str:
+def question_of(planned: PlannedCheck) -> str:
+    """Return what a check asks, in its own words."""
     match planned.check.do:
         case Checklist(items, text):
             listed = "; ".join(items)
@@ -470,6 +507,55 @@ def _question(planned: PlannedCheck) -> str:
             return text
         case do:
             return str(getattr(do, "prompt", ""))
+
+
+# --- decisions -------------------------------------------------------------------------------------------------
+
+
+def _decide(run: Run, command: Decide, now: int) -> list[Event]:
+    transition = run.transition
+    planned = transition.planned(command.check) if transition and transition.id == command.transition else None
+    if transition is None or planned is None:
+        raise _stale(run, command, "that transition is not the latest one of the run")
+    if (result := transition.results.get(planned.id)) is not None:
+        if result.by == command.by.id and result.passed == command.approved:
+            return []
+        verdict = result.outcome.reason
+        raise _stale(run, command, f"it was {verdict} by {result.by or 'nobody'} before")
+    if not transition.open or planned.id not in transition.awaiting:
+        raise _stale(run, command, f"nothing waits for it (the transition is {transition.outcome or 'open'})")
+    if planned.check.by == "operator" and not command.operator:
+        raise NotAuthorised(
+            f"The check {planned.id} of run {run.id!r} is for an operator to decide.",
+            hint="Ask an operator: statem-dist approvals",
+            details={"run_id": run.id, "transition": transition.id, "check": planned.id},
+        )
+    outcome = Outcome(
+        passed=command.approved,
+        reason="approved" if command.approved else "rejected",
+        output=command.comment or question_of(planned),
+    )
+    result = CheckResult(outcome=outcome, tier="decision", by=command.by.id, role=command.by.role)
+    return _follow(run, [CheckSettled(now, transition.id, planned.id, result)], now, command.worker)
+
+
+def _expire_decision(run: Run, command: ExpireDecision, now: int) -> list[Event]:
+    transition = run.in_flight
+    if transition is None or transition.id != command.transition or command.check not in transition.awaiting:
+        return []
+    planned = transition.planned(command.check)
+    assert planned is not None, "only planned checks are waited for"
+    outcome = Outcome(passed=False, reason="expired", output=f"Nobody decided in time: {question_of(planned)}")
+    result = CheckResult(outcome=outcome, tier="decision")
+    return _follow(run, [CheckSettled(now, transition.id, planned.id, result)], now, None)
+
+
+def _stale(run: Run, command: Decide, why: str) -> Conflict:
+    return Conflict(
+        f"The decision on {command.check} of run {run.id!r}, transition {command.transition}, does not count: {why}.",
+        hint="`statem-dist approvals` lists what waits for a decision now.",
+        details={"run_id": run.id, "transition": command.transition, "check": command.check},
+    )
 
 
 # --- ending it from outside ------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from statem_dist.protocol.model import (
     Actor,
     Confirmations,
     Kind,
+    OnManual,
     Origin,
     Place,
     PlannedCheck,
@@ -72,6 +73,7 @@ class TransitionOpened(Struct, frozen=True, tag_field="event", tag="transition_o
     max_attempts: int | None = None
     final: bool = False
     skip_hooks: bool = False
+    on_manual: OnManual = "fail"
     dynamic_producers: tuple[Origin, ...] | None = None
 
 
@@ -103,6 +105,15 @@ class CheckRetrying(Struct, frozen=True, tag_field="event", tag="check_retrying"
     tries: int
     not_before: int
     outcome: Outcome
+
+
+class DecisionRequested(Struct, frozen=True, tag_field="event", tag="decision_requested"):
+    """A check waits for somebody's decision, until ``expires_at`` (ms since the epoch; 0 means for ever)."""
+
+    at: int
+    transition: str
+    check: str
+    expires_at: int
 
 
 class WorkReturned(Struct, frozen=True, tag_field="event", tag="work_returned"):
@@ -148,6 +159,7 @@ Event: TypeAlias = (
     | WorkClaimed
     | CheckSettled
     | CheckRetrying
+    | DecisionRequested
     | WorkReturned
     | WorkLost
     | NodeEntered

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from statem_dist.protocol.events import (
     CheckRetrying,
     CheckSettled,
+    DecisionRequested,
     Event,
     NodeEntered,
     RunCreated,
@@ -52,6 +53,9 @@ def evolve(run: Run | None, event: Event) -> Run:
             return replace(run, transition=_settled_check(transition, event))
         case CheckRetrying():
             return replace(run, transition=_retrying(transition, event))
+        case DecisionRequested():
+            awaiting = {**transition.awaiting, event.check: event.expires_at}
+            return replace(run, transition=replace(transition, awaiting=awaiting))
         case WorkReturned():
             return replace(run, transition=_released(transition, event.token, begun=-1))
         case WorkLost():
@@ -66,6 +70,7 @@ def evolve(run: Run | None, event: Event) -> Run:
                 reason=event.reason,
                 settled_at=event.at,
                 claims=(),
+                awaiting={},
             )
             return replace(run, transition=settled)
         case _:
@@ -120,6 +125,7 @@ def _opened(run: Run, event: TransitionOpened) -> Run:
         max_attempts=event.max_attempts,
         final=event.final,
         skip_hooks=event.skip_hooks,
+        on_manual=event.on_manual,
         dynamic_producers=event.dynamic_producers,
         # Tokens go on rising, so that a worker of a transition that is over cannot keep a newer lease alive.
         token=run.transition.token if run.transition else 0,
@@ -145,6 +151,7 @@ def _settled_check(transition: Transition, event: CheckSettled) -> Transition:
         transition,
         results={**transition.results, event.check: event.result},
         not_before={check: at for check, at in transition.not_before.items() if check != event.check},
+        awaiting={check: at for check, at in transition.awaiting.items() if check != event.check},
     )
     claim = transition.claim_on(event.check)
     if claim is None:

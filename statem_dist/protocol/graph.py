@@ -17,6 +17,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 OnFailure: TypeAlias = Literal["block", "continue"]
 StageOrder: TypeAlias = Literal["guards_first", "persist_first"]
+DecidedBy: TypeAlias = Literal["anyone", "operator"]
 RetryOn: TypeAlias = Literal["infrastructure", "failed", "timed_out"]
 
 CHECK_TYPES = ("manual", "checklist", "command", "predicate", "llm_review", "message")
@@ -110,6 +111,7 @@ class Retry(Struct, frozen=True, omit_defaults=True):
 class Check(Struct, frozen=True, omit_defaults=True):
     """One check or hook item: what to do, and what its failure means.
 
+    ``by`` says whose word settles a manual check or a checklist: anyone's, or only an operator's.
     ``idempotent`` is None when the runbook does not say: a check may then be repeated, a hook may not.
     ``confirm`` is False for a manual or checklist item that is shown and recorded without being asked for
     (``confirmation: none``). ``timeout`` is in seconds of wall-clock time; None means no limit.
@@ -124,6 +126,7 @@ class Check(Struct, frozen=True, omit_defaults=True):
     retry: Retry = Retry()
     idempotent: bool | None = None
     confirm: bool = True
+    by: DecidedBy = "anyone"
     reason: str | None = None
 
     @property

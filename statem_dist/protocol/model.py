@@ -29,8 +29,12 @@ same protocol as a ``goto`` with fewer stages."""
 Settlement: TypeAlias = Literal["committed", "blocked", "cancelled", "error"]
 """How a transition ended. ``error`` means that it could not be evaluated, not that the work was wrong."""
 
-RunStatus: TypeAlias = Literal["active", "moving", "finished"]
-"""``moving`` while a transition is open; ``finished`` on a node without outgoing edges."""
+RunStatus: TypeAlias = Literal["active", "moving", "waiting", "finished"]
+"""``moving`` while a transition is open, ``waiting`` if it waits for somebody's decision; ``finished`` on a node
+without outgoing edges."""
+
+OnManual: TypeAlias = Literal["fail", "wait"]
+"""What a check that nobody confirmed does: it fails at once, or it waits for a decision."""
 
 
 class Actor(Struct, frozen=True, omit_defaults=True):
@@ -111,6 +115,7 @@ class Transition(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=
 
     ``starts`` counts per check how often its execution was begun, also by workers that died of it; ``tries``
     counts evaluations that ended; ``not_before`` holds back a check that waits for its next try.
+    ``awaiting`` maps each check that waits for a decision to when the wait expires (ms since the epoch; 0 never).
     ``dynamic_producers`` is None where the source node accepts no dynamic checks.
     ``entered`` is set at the commit, when the run stands on the target.
     """
@@ -129,6 +134,7 @@ class Transition(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=
     max_attempts: int | None = None
     final: bool = False
     skip_hooks: bool = False
+    on_manual: OnManual = "fail"
     dynamic_producers: tuple[Origin, ...] | None = None
     entered: bool = False
     results: dict[str, CheckResult] = {}
@@ -137,6 +143,7 @@ class Transition(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=
     starts: dict[str, int] = {}
     tries: dict[str, int] = {}
     not_before: dict[str, int] = {}
+    awaiting: dict[str, int] = {}
     outcome: Settlement | None = None
     stage: str | None = None
     reason: str | None = None
@@ -215,5 +222,5 @@ class Run(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, k
     def status(self) -> RunStatus:
         """Where the run is in its life; the status index follows it."""
         if self.in_flight is not None:
-            return "moving"
+            return "waiting" if self.in_flight.awaiting else "moving"
         return "finished" if self.final else "active"

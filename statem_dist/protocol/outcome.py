@@ -22,6 +22,9 @@ Reason: TypeAlias = Literal[
     "confirmed",
     "not_confirmed",
     "not_asked",
+    "approved",
+    "rejected",
+    "expired",
     "shown",
     "no_reviewer",
     "cancelled",
@@ -31,8 +34,12 @@ Reason: TypeAlias = Literal[
     "worker_lost",
     "hook_outcome_unknown",
 ]
-"""Why a check ended as it did. ``config_error`` covers a missing working directory and a program that cannot
-be executed; ``no_reviewer`` asks the protocol to treat a review as a manual check."""
+"""Why a check ended as it did.
+
+``confirmed`` is the caller's own word, ``approved`` and ``rejected`` are decisions by somebody who was asked,
+``expired`` is a decision that nobody made in time. ``config_error`` covers a missing working directory and a
+program that cannot be executed; ``no_reviewer`` asks the protocol to treat a review as a manual check.
+"""
 
 INFRASTRUCTURE: frozenset[Reason] = frozenset(
     {"cancelled", "shutdown", "spawn_failed", "reviewer_unavailable", "worker_lost", "hook_outcome_unknown"}

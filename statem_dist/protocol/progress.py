@@ -96,6 +96,11 @@ def decided_here(planned: PlannedCheck) -> bool:
     return isinstance(planned.check.do, Message | Manual | Checklist | Unmet)
 
 
+def asks(planned: PlannedCheck) -> bool:
+    """Return whether this check is a question to somebody."""
+    return isinstance(planned.check.do, Manual | Checklist) and planned.check.confirm
+
+
 def repeatable(planned: PlannedCheck) -> bool:
     """Return whether a check may be executed again when it is unknown whether an earlier execution took effect.
 
@@ -114,8 +119,16 @@ def queue_of(planned: PlannedCheck, place: Place) -> str:
 
 
 def _steps(transition: Transition, stage: Stage) -> tuple[tuple[PlannedCheck, ...], ...]:
+    """Return the steps of a stage. In a gate that may wait for people, they are asked last, and all at once:
+    nobody is asked in vain, and what a machine has found is not found again because a person took a day."""
     inside = (planned for planned in transition.plan if planned.purpose in stage.purposes)
-    return tuple(tuple(members) for _, members in groupby(inside, key=lambda planned: planned.step))
+    steps = tuple(tuple(members) for _, members in groupby(inside, key=lambda planned: planned.step))
+    if transition.on_manual == "fail" or not stage.evaluate_all:
+        return steps
+    questions = tuple(planned for members in steps for planned in members if asks(planned))
+    others = (tuple(planned for planned in members if not asks(planned)) for members in steps)
+    automatic = tuple(members for members in others if members)
+    return (*automatic, questions) if questions else automatic
 
 
 def _batches(run: Run, transition: Transition, steps: tuple[tuple[PlannedCheck, ...], ...]) -> tuple[Batch, ...]:
