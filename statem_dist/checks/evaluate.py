@@ -8,7 +8,7 @@ from statem_dist.checks.llm_review import evaluate_llm_review
 from statem_dist.checks.patterns import SearchInterrupted
 from statem_dist.checks.predicate import evaluate_predicate
 from statem_dist.checks.process import Supervisor
-from statem_dist.protocol.graph import Check, Checklist, Command, LlmReview, Manual, Message, Predicate, Unmet
+from statem_dist.protocol.graph import Check, Checklist, Command, Evidence, LlmReview, Manual, Message, Predicate, Unmet
 from statem_dist.protocol.outcome import Outcome
 
 
@@ -16,7 +16,7 @@ def evaluate(check: Check, context: CheckContext, supervisor: Supervisor) -> Out
     """Evaluate one check and block until its outcome is known; blocked threads are ended by ``supervisor.cancel``.
 
     Raises:
-        TypeError: the check is for people or agents to settle (manual, checklist, message, unmet), not for a host.
+        TypeError: the check is for people or agents to settle (manual, checklist, message and the like), not for a host.
     """
     try:
         match check.do:
@@ -26,7 +26,7 @@ def evaluate(check: Check, context: CheckContext, supervisor: Supervisor) -> Out
                 return evaluate_predicate(check, predicate, context, supervisor)
             case LlmReview() as review:
                 return evaluate_llm_review(check, review, context, supervisor)
-            case Manual() | Checklist() | Message() | Unmet():
+            case Manual() | Checklist() | Message() | Unmet() | Evidence():
                 raise TypeError(f"a {check.type} check is settled by the protocol and has nothing to evaluate")
     except SearchInterrupted as interruption:
         return Outcome(passed=False, reason=interruption.reason, output=str(interruption))

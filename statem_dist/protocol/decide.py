@@ -56,9 +56,9 @@ from statem_dist.protocol.events import (
     WorkReturned,
 )
 from statem_dist.protocol.evolve import evolve
-from statem_dist.protocol.graph import Checklist, Manual, Message, Retry, Unmet
+from statem_dist.protocol.graph import Checklist, Evidence, EvidenceTier, Manual, Message, Retry, Unmet
 from statem_dist.protocol.model import PlannedCheck, Run, Transition, Worker
-from statem_dist.protocol.outcome import INFRASTRUCTURE, CheckResult, Outcome, Tier, tier_of
+from statem_dist.protocol.outcome import INFRASTRUCTURE, CheckResult, Outcome, tier_of
 from statem_dist.protocol.plan import plan_goto, plan_in_hook, plan_out_hook
 from statem_dist.protocol.progress import (
     Committing,
@@ -448,7 +448,8 @@ def _next_decision(step: tuple[PlannedCheck, ...], transition: Transition, now: 
 
 def _waits(planned: PlannedCheck, transition: Transition) -> bool:
     """Return whether a check waits for somebody's decision; once a failure is on record, that would be in vain."""
-    if transition.on_manual == "fail" or not asks(planned) or _covered(planned, transition):
+    answered = _covered(planned, transition) or planned.id in transition.confirmations.declined
+    if transition.on_manual == "fail" or not asks(planned) or answered:
         return False
     settled = (each for each in transition.plan if each.id in transition.results)
     return all(transition.results[each.id].passed or not each.check.stops for each in settled)
@@ -474,6 +475,8 @@ def _decision(planned: PlannedCheck, transition: Transition) -> CheckResult:
         case Message(text):
             outcome = Outcome(passed=True, reason="shown", output=text)
             return CheckResult(outcome=outcome, tier="attestation")
+        case Evidence(tier):
+            return _evidence(tier, transition)
         case Unmet(text):
             outcome = Outcome(passed=False, reason="check_failed", output=text)
             return CheckResult(outcome=outcome, tier="verified")
@@ -481,14 +484,36 @@ def _decision(planned: PlannedCheck, transition: Transition) -> CheckResult:
             return _confirmation(planned, transition)
 
 
+def _evidence(tier: EvidenceTier, transition: Transition) -> CheckResult:
+    """Settle a demand for evidence by what has passed before it in this transition."""
+    passed = [
+        planned.id
+        for planned in transition.plan
+        if planned.check.stops
+        and (result := transition.results.get(planned.id)) is not None
+        and result.passed
+        and result.tier == tier
+        and not (tier == "decision" and result.outcome.reason == "confirmed")
+    ]
+    if passed:
+        outcome = Outcome(passed=True, reason="passed", output=f"{tier}: {', '.join(passed)}")
+    else:
+        text = f"This edge requires {tier} evidence, and no blocking check that passed gives it."
+        outcome = Outcome(passed=False, reason="check_failed", output=text)
+    return CheckResult(outcome=outcome, tier="verified")
+
+
 def _confirmation(planned: PlannedCheck, transition: Transition, preface: str = "") -> CheckResult:
     """Settle a question by what the caller confirmed when the transition was requested."""
     by = transition.by
     text = question_of(planned)
-    tier: Tier = "attestation" if isinstance(planned.check.do, Checklist) else "decision"
+    tier: EvidenceTier = "attestation" if isinstance(planned.check.do, Checklist) else "decision"
     if not planned.check.confirm:
         outcome = Outcome(passed=True, reason="not_asked", output=text)
         return CheckResult(outcome=outcome, tier="attestation")
+    if (reason := transition.confirmations.declined.get(planned.id)) is not None:
+        outcome = Outcome(passed=False, reason="rejected", output=reason or f"Declined: {text}")
+        return CheckResult(outcome=outcome, tier=tier, by=by.id, role=by.role)
     if _covered(planned, transition):
         outcome = Outcome(passed=True, reason="confirmed", output=text)
         return CheckResult(outcome=outcome, tier=tier, by=by.id, role=by.role)

@@ -17,6 +17,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 OnFailure: TypeAlias = Literal["block", "continue"]
 StageOrder: TypeAlias = Literal["guards_first", "persist_first"]
+EvidenceTier: TypeAlias = Literal["verified", "decision", "attestation", "judgment"]
 DecidedBy: TypeAlias = Literal["anyone", "operator"]
 RetryOn: TypeAlias = Literal["infrastructure", "failed", "timed_out"]
 
@@ -88,7 +89,16 @@ class Unmet(Struct, frozen=True, tag_field="type", tag="unmet"):
     text: str
 
 
-Work: TypeAlias = Command | Predicate | Manual | Checklist | Message | LlmReview | Unmet
+class Evidence(Struct, frozen=True, tag_field="type", tag="evidence"):
+    """A demand of an edge (``require_evidence``): a blocking check of that tier must have passed before it.
+
+    What the agent confirmed itself does not count as somebody's decision.
+    """
+
+    tier: EvidenceTier
+
+
+Work: TypeAlias = Command | Predicate | Manual | Checklist | Message | LlmReview | Unmet | Evidence
 
 
 class Retry(Struct, frozen=True, omit_defaults=True):
@@ -169,13 +179,17 @@ class Node(Struct, frozen=True, omit_defaults=True):
 
 
 class Edge(Struct, frozen=True, omit_defaults=True):
-    """A way from one node to another. ``max_attempts`` counts per entry of the source node."""
+    """A way from one node to another. ``max_attempts`` counts per entry of the source node.
+
+    ``require_evidence`` blocks a transition whose passed blocking checks include none of that tier.
+    """
 
     source: str
     target: str
     condition: Steps = ()
     hook: Steps = ()
     max_attempts: int | None = None
+    require_evidence: EvidenceTier | None = None
 
 
 class Runbook(Struct, frozen=True, omit_defaults=True):

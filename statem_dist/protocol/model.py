@@ -52,14 +52,18 @@ class Worker(Struct, frozen=True):
 
 
 class Confirmations(Struct, frozen=True, omit_defaults=True):
-    """What the caller of a ``goto`` confirms: everything that asks (``--yes``), or checks by their plan id."""
+    """What the caller of a ``goto`` confirms: everything that asks (``--yes``), or checks by their plan id.
+
+    ``declined`` maps the plan id of each check that the caller declines to the reason; that wins over ``--yes``.
+    """
 
     everything: bool = False
     checks: tuple[str, ...] = ()
+    declined: dict[str, str] = {}
 
     def cover(self, check_id: str) -> bool:
         """Return whether the check with that plan id was confirmed."""
-        return self.everything or check_id in self.checks
+        return (self.everything or check_id in self.checks) and check_id not in self.declined
 
 
 class Origin(Struct, frozen=True, omit_defaults=True):

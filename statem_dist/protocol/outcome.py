@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from statem_dist.protocol.graph import Check, Checklist, LlmReview, Manual, Message
+from statem_dist.protocol.graph import Check, Checklist, EvidenceTier, LlmReview, Manual, Message
 
 Reason: TypeAlias = Literal[
     "passed",
@@ -46,13 +46,11 @@ INFRASTRUCTURE: frozenset[Reason] = frozenset(
 )
 """Reasons that say nothing about the work under test: never scored as a failure, never as a pass."""
 
-Tier: TypeAlias = Literal["verified", "decision", "attestation", "judgment"]
-
-TIERS: tuple[Tier, ...] = ("verified", "decision", "attestation", "judgment")
+TIERS: tuple[EvidenceTier, ...] = ("verified", "decision", "attestation", "judgment")
 """Evidence tiers, strongest first."""
 
 
-def tier_of(check: Check) -> Tier:
+def tier_of(check: Check) -> EvidenceTier:
     """Return the tier of evidence that a check of this type can give."""
     match check.do:
         case Manual():
@@ -92,7 +90,7 @@ class CheckResult(Struct, frozen=True, omit_defaults=True):
     """
 
     outcome: Outcome
-    tier: Tier
+    tier: EvidenceTier
     by: str = ""
     role: str = ""
     tries: int = 1

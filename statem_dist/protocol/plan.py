@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from statem_dist.protocol.graph import Edge, Runbook, Steps
+from statem_dist.protocol.graph import Check, Edge, Evidence, Runbook, Steps
 from statem_dist.protocol.model import DynamicFacts, PlannedCheck, Purpose
 from statem_dist.protocol.stages import stages_of
 
@@ -17,7 +17,7 @@ def plan_goto(runbook: Runbook, edge: Edge, dynamic: DynamicFacts | None = None)
     steps: dict[Purpose, Steps] = {
         "before_transfer": source.before_transfer,
         "dynamic_before_transfer": tuple((each.check,) for each in registered),
-        "condition": edge.condition,
+        "condition": (*edge.condition, *_evidence(edge)),
         "out_hook": source.out_hook,
         "hook": edge.hook,
         "in_hook": target.in_hook,
@@ -29,6 +29,11 @@ def plan_goto(runbook: Runbook, edge: Edge, dynamic: DynamicFacts | None = None)
         replace(planned, origin=next(origins).origin) if planned.purpose == "dynamic_before_transfer" else planned
         for planned in plan
     )
+
+
+def _evidence(edge: Edge) -> Steps:
+    """Return the demand for evidence as the last check of an edge's condition."""
+    return () if edge.require_evidence is None else ((Check(do=Evidence(edge.require_evidence)),),)
 
 
 def plan_in_hook(runbook: Runbook, node: str) -> tuple[PlannedCheck, ...]:

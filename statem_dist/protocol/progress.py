@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from statem_dist.protocol.graph import Checklist, LlmReview, Manual, Message, Unmet
+from statem_dist.protocol.graph import Checklist, Evidence, LlmReview, Manual, Message, Unmet
 from statem_dist.protocol.model import Place, PlannedCheck, Run, Transition
 from statem_dist.protocol.stages import COMMIT, HOOK_PURPOSES, Stage, stages_of
 
@@ -93,7 +93,7 @@ def pending(run: Run) -> tuple[Batch, ...]:
 
 def decided_here(planned: PlannedCheck) -> bool:
     """Return whether the protocol itself settles this check, without a worker."""
-    return isinstance(planned.check.do, Message | Manual | Checklist | Unmet)
+    return isinstance(planned.check.do, Message | Manual | Checklist | Unmet | Evidence)
 
 
 def asks(planned: PlannedCheck) -> bool:
