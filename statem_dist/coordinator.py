@@ -105,24 +105,14 @@ class Coordinator:
         snapshot = self.store.load(overdue.run_id)
         if snapshot is None:
             return
-        transition = snapshot.run.in_flight
-        for claim in transition.claims if transition else ():
-            if not _lease_alive(snapshot, claim.token):
-                assert transition is not None
-                expire = ExpireClaim(transition=transition.id, token=claim.token)
-                # On a lost race nothing is written: whoever was faster has set a new reminder.
-                self._commit(snapshot.run, decide(snapshot.run, expire, snapshot.now), _operation(), snapshot.now)
-                return
-        for check, expires_at in transition.awaiting.items() if transition else ():
-            if 0 < expires_at <= snapshot.now:
-                assert transition is not None
-                late = ExpireDecision(transition=transition.id, check=check)
-                self._commit(snapshot.run, decide(snapshot.run, late, snapshot.now), _operation(), snapshot.now)
-                return
+        if events := _overdue_events(snapshot):
+            # On a lost race nothing is written: whoever was faster has set a new reminder.
+            self._commit(snapshot.run, events, _operation(), snapshot.now)
+            return
         batches = [batch for batch in pending(snapshot.run) if batch.not_before <= snapshot.now]
         again = self._again_ms(snapshot, hinted=bool(batches))
         pushes = self.dispatcher.pushes(batches)
-        if self.store.remind(overdue, snapshot.run.version, again, pushes):
+        if self.store.remind(overdue, snapshot.run.version, again, pushes, hinted=bool(batches)):
             self.dispatcher.send(batches)
 
     def _commit(self, before: Run | None, events: list[Event], operation: str, now: int) -> Applied | None:
@@ -177,6 +167,29 @@ def run_not_found(run_id: str) -> NotFound:
 def _operation() -> str:
     """Return a new operation id; 48 random bits are plenty among the 16 that a run remembers."""
     return secrets.token_hex(6)
+
+
+def _overdue_events(snapshot: Snapshot) -> list[Event]:
+    """Return what follows from every lease and every wait for a decision that has run out."""
+    transition = snapshot.run.in_flight
+    if transition is None:
+        return []
+    commands: list[Command] = [
+        ExpireClaim(transition=transition.id, token=claim.token)
+        for claim in transition.claims
+        if not _lease_alive(snapshot, claim.token)
+    ]
+    commands += [
+        ExpireDecision(transition=transition.id, check=check)
+        for check, expires_at in transition.awaiting.items()
+        if 0 < expires_at <= snapshot.now
+    ]
+    run, events = snapshot.run, list[Event]()
+    for command in commands:
+        for event in decide(run, command, snapshot.now):
+            run = evolve(run, event)
+            events.append(event)
+    return events
 
 
 def _lease_alive(snapshot: Snapshot, token: int) -> bool:

@@ -18,14 +18,14 @@ def is_dead(worker: str) -> bool:
     False also means "unknown", as for a worker on another host; its lease will tell.
     """
     try:
-        _, host, pid_text, started = worker.rsplit(":", 3)
-        pid = int(pid_text)
+        _, host, pid_text, start_text = worker.rsplit(":", 3)
+        pid, started = int(pid_text), int(start_text)
     except ValueError:
         return False
     if host != socket.gethostname():
         return False
-    if started != "0":
-        return _start_time(pid) != int(started)
+    if started:
+        return _start_time(pid) != started
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -77,18 +77,24 @@ class LeaseKeeper:
         while not self._closed.wait(self._lease_seconds / RENEWALS_PER_LEASE):
             with self._lock:
                 everything = list(self._held)
+            reachable = True
             for held in everything:
-                self._renew(held)
+                # A store that has just been found away is not asked again for each of the others.
+                reachable = self._renew(held, reachable)
 
-    def _renew(self, held: Held) -> None:
+    def _renew(self, held: Held, reachable: bool) -> bool:
+        """Renew one lease, or judge it by time alone; return whether the store can be reached."""
         if held.lost:
-            return
-        try:
-            alive = self._store.renew(held.run_id, held.token, round(self._lease_seconds * 1000))
-        except Unavailable:
-            alive = time.monotonic() - held.renewed_at < SAFETY * self._lease_seconds
-        else:
-            held.renewed_at = time.monotonic()
+            return reachable
+        alive = time.monotonic() - held.renewed_at < SAFETY * self._lease_seconds
+        if reachable:
+            try:
+                alive = self._store.renew(held.run_id, held.token, round(self._lease_seconds * 1000))
+                held.renewed_at = time.monotonic()
+            except Unavailable:
+                reachable = False
+                alive = time.monotonic() - held.renewed_at < SAFETY * self._lease_seconds
         if not alive:
             held.lost = True
             held.on_lost()
+        return reachable

@@ -16,7 +16,7 @@ def evaluate(check: Check, context: CheckContext, supervisor: Supervisor) -> Out
     """Evaluate one check and block until its outcome is known; blocked threads are ended by ``supervisor.cancel``.
 
     Raises:
-        TypeError: the check is for people or agents to settle (manual, checklist, message and the like), not for a host.
+        TypeError: the check is settled by the protocol (manual, checklist, message and the like), not by a host.
     """
     try:
         match check.do:

@@ -56,7 +56,7 @@ from statem_dist.protocol.events import (
     WorkReturned,
 )
 from statem_dist.protocol.evolve import evolve
-from statem_dist.protocol.graph import Checklist, Evidence, EvidenceTier, Manual, Message, Retry, Unmet
+from statem_dist.protocol.graph import Checklist, Evidence, EvidenceTier, Manual, Message, Retry, Runbook, Unmet
 from statem_dist.protocol.model import PlannedCheck, Run, Transition, Worker
 from statem_dist.protocol.outcome import INFRASTRUCTURE, CheckResult, Outcome, tier_of
 from statem_dist.protocol.plan import plan_goto, plan_in_hook, plan_out_hook
@@ -166,6 +166,7 @@ def _goto(run: Run, command: Goto, now: int) -> list[Event]:
             details={"run_id": run.id, "current": run.node, "current_entry_id": run.entry_id},
         )
     runbook = command.runbook
+    _refuse_other_runbook(run, runbook)
     edge = runbook.edge(run.node, command.target)
     if edge is None:
         raise unknown_target(run, [exit_.target for exit_ in runbook.exits(run.node)], command.target)
@@ -240,6 +241,7 @@ def _save(run: Run, command: Save, now: int) -> list[Event]:
     if _is_repeat(run, command.request_id):
         return []
     _refuse_in_flight(run)
+    _refuse_other_runbook(run, command.runbook)
     opened = TransitionOpened(
         at=now,
         transition=f"t{run.transitions + 1}",
@@ -268,7 +270,7 @@ def unknown_target(run: Run, allowed: list[str], target: str) -> UnknownTarget:
 
 def _is_repeat(run: Run, request_id: str) -> bool:
     """Return whether this very request was accepted already, so that its repetition changes nothing."""
-    return bool(request_id) and run.transition is not None and run.transition.request_id == request_id
+    return request_id in run.requests
 
 
 def _refuse_unless_repeated(run: Run, request_id: str) -> None:
@@ -277,6 +279,16 @@ def _refuse_unless_repeated(run: Run, request_id: str) -> None:
             f"Run {run.id!r} exists already; it stands on {run.node!r}.",
             hint="Resume it, or choose another run id.",
             details={"run_id": run.id, "current": run.node},
+        )
+
+
+def _refuse_other_runbook(run: Run, runbook: Runbook) -> None:
+    """Refuse a command that was made for another version of the runbook than the run follows now."""
+    if runbook.hash != run.runbook:
+        raise Conflict(
+            f"Run {run.id!r} follows another version of its runbook since this was asked for.",
+            hint="Look at the current node first, then decide again.",
+            details={"run_id": run.id, "spec_hash": run.runbook},
         )
 
 

@@ -21,7 +21,7 @@ from statem_dist.protocol.events import (
     WorkLost,
     WorkReturned,
 )
-from statem_dist.protocol.model import SCHEMA, Claim, Run, Transition
+from statem_dist.protocol.model import REQUESTS_KEPT, SCHEMA, Claim, Run, Transition
 
 
 def replay(events: Iterable[Event]) -> Run:
@@ -133,7 +133,20 @@ def _opened(run: Run, event: TransitionOpened) -> Run:
     attempts = run.attempts
     if event.kind == "goto" and not transition.exhausted:
         attempts = {**attempts, event.target: event.attempt}
-    return replace(run, transition=transition, transitions=run.transitions + 1, attempts=attempts)
+    return replace(
+        run,
+        transition=transition,
+        transitions=run.transitions + 1,
+        attempts=attempts,
+        requests=_remember(run.requests, event.request_id, event.transition),
+    )
+
+
+def _remember(requests: dict[str, str], request_id: str, transition: str) -> dict[str, str]:
+    """Return the request ids of the latest transitions, the newest last."""
+    if not request_id:
+        return requests
+    return dict([*requests.items(), (request_id, transition)][-REQUESTS_KEPT:])
 
 
 def _claimed(transition: Transition, event: WorkClaimed) -> Transition:

@@ -16,6 +16,9 @@ from msgspec import Struct
 from statem_dist.protocol.graph import Check
 from statem_dist.protocol.outcome import CheckResult
 
+REQUESTS_KEPT = 16
+"""How many request ids a run remembers: more than can be under way at once by one caller."""
+
 SCHEMA = 1
 """Version of the stored form of ``Run`` and of the events; a document with another one is refused."""
 
@@ -194,9 +197,10 @@ class Run(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, k
     """One execution of a runbook.
 
     ``version`` is the number of the last event and rises by one with each: it is the optimistic lock, the
-    number of the history entry, the ETag and the id in event streams. ``transition`` is the open transition,
-    or the last one that settled. ``attempts`` counts tries per target since this entry. ``by`` is who started
-    it, the agent that later commands mean unless they say otherwise.
+    number of the history entry, the ETag and the id in event streams. ``transition`` is the open transition, or
+    the last one that settled. ``attempts`` counts tries per target since this entry. ``requests`` maps the ids of
+    the last requests that opened a transition to that transition, so that a repeated one is known for what it
+    is. ``by`` is who started the run, the agent that later commands mean unless they say otherwise.
     """
 
     id: str
@@ -216,6 +220,7 @@ class Run(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, k
     transition: Transition | None = None
     labels: dict[str, str] = {}
     by: Actor = Actor()
+    requests: dict[str, str] = {}
 
     @property
     def in_flight(self) -> Transition | None:

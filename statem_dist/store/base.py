@@ -77,8 +77,11 @@ class Store(Protocol):
     def overdue(self, limit: int) -> Sequence[Overdue]:
         """Return runs whose reminder is due, oldest first within each shard."""
 
-    def remind(self, overdue: Overdue, version: int, again_ms: int, pushes: Sequence[Push]) -> bool:
-        """Move a reminder and send messages once more; False when somebody was faster."""
+    def remind(self, overdue: Overdue, version: int, again_ms: int, pushes: Sequence[Push], *, hinted: bool) -> bool:
+        """Move a reminder and send messages once more; False when somebody was faster.
+
+        ``hinted`` counts it as a dispatch, also where the messages go another way than ``pushes``.
+        """
 
     def events(self, run_id: str, after: int = 0, limit: int | None = None) -> list[tuple[int, Event]]:
         """Return events with their numbers, oldest first, those after the given number."""

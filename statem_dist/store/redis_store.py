@@ -199,11 +199,11 @@ class RedisStore:
         )
         return [Overdue(run_id=member, score=f"{score:.0f}") for flat in replies for member, score in _scored(flat)]
 
-    def remind(self, overdue: Overdue, version: int, again_ms: int, pushes: Sequence[Push]) -> bool:
+    def remind(self, overdue: Overdue, version: int, again_ms: int, pushes: Sequence[Push], *, hinted: bool) -> bool:
         """Move a reminder and send messages once more; False when somebody was faster."""
         shard = keys.shard_of(overdue.run_id)
         key_list = [keys.run(overdue.run_id), keys.due(shard), *(push.queue for push in pushes)]
-        arguments: list[str | int | bytes] = [overdue.run_id, version, again_ms, overdue.score]
+        arguments: list[str | int | bytes] = [overdue.run_id, version, again_ms, overdue.score, int(hinted)]
         arguments += [push.message for push in pushes]
         return bool(self._run(REMIND, key_list, arguments))
 

@@ -313,8 +313,8 @@ def test_a_reminder_is_answered_once(bench: Bench) -> None:
     run = written(bench.store, replace(decided(None, start()), due_ms=-1))
     (seen,) = bench.store.overdue(10)
     message = (Push("checks", b"again"),)
-    assert bench.store.remind(seen, run.version, 3_600_000, message)
-    assert not bench.store.remind(seen, run.version, 3_600_000, message)
+    assert bench.store.remind(seen, run.version, 3_600_000, message, hinted=True)
+    assert not bench.store.remind(seen, run.version, 3_600_000, message, hinted=True)
     assert bench.messages("checks") == [b"again"]
     assert list(bench.store.overdue(10)) == []
 
@@ -323,8 +323,8 @@ def test_a_reminder_of_another_version_is_void(bench: Bench) -> None:
     """When the run has changed since it was looked at, nothing is sent; the change has set its own reminder."""
     run = written(bench.store, replace(decided(None, start()), due_ms=-1))
     (seen,) = bench.store.overdue(10)
-    assert not bench.store.remind(seen, run.version + 1, 1000, (Push("checks", b"x"),))
-    assert not bench.store.remind(Overdue("nobody", "1"), 1, 1000, (Push("checks", b"x"),))
+    assert not bench.store.remind(seen, run.version + 1, 1000, (Push("checks", b"x"),), hinted=True)
+    assert not bench.store.remind(Overdue("nobody", "1"), 1, 1000, (Push("checks", b"x"),), hinted=True)
     assert bench.messages("checks") == []
     assert bench.due("r") == int(seen.score)
 
@@ -335,7 +335,7 @@ def test_repeated_messages_are_counted(bench: Bench) -> None:
     counted = []
     for pushes in ((Push("checks", b"x"),), (), (Push("checks", b"x"), Push("llm", b"y"))):
         (seen,) = bench.store.overdue(10)
-        assert bench.store.remind(seen, run.version, -1, pushes)
+        assert bench.store.remind(seen, run.version, -1, pushes, hinted=True)
         snapshot = bench.store.load("r")
         assert snapshot is not None
         counted.append(snapshot.hints)
@@ -479,7 +479,7 @@ def test_the_server_is_never_asked_to_watch(real_bench: RedisBench) -> None:
     real_bench.store.renew("r", 1, LEASE_MS)
     real_bench.store.run_ids(None, 10)
     real_bench.store.overdue(10)
-    real_bench.store.remind(Overdue("r", "1"), run.version, 1000, ())
+    real_bench.store.remind(Overdue("r", "1"), run.version, 1000, (), hinted=True)
     statistics = real_bench.call("INFO", "commandstats").decode()
     used = {line.split(":")[0].removeprefix("cmdstat_") for line in statistics.splitlines() if ":" in line}
     assert "evalsha" in used

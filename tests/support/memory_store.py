@@ -43,6 +43,7 @@ class MemoryStore:
         self.runs: dict[str, StoredRun] = {}
         self.queues: dict[str, list[bytes]] = defaultdict(list)
         self.due: dict[str, int] = {}
+        self.registered: dict[tuple[str, str], dict[str, bytes]] = {}
         self._runbooks: dict[str, StoredRunbook] = {}
         self._active: dict[str, str] = {}
         self._logs: dict[tuple[str, str, str], str] = {}
@@ -99,15 +100,23 @@ class MemoryStore:
         found = sorted((score, run_id) for run_id, score in self.due.items() if score <= self.now)
         return [Overdue(run_id=run_id, score=str(score)) for score, run_id in found[:limit]]
 
-    def remind(self, overdue: Overdue, version: int, again_ms: int, pushes: Sequence[Push]) -> bool:
+    def remind(self, overdue: Overdue, version: int, again_ms: int, pushes: Sequence[Push], *, hinted: bool) -> bool:
         """Move a reminder and send messages once more, if nothing has changed."""
         stored = self.runs.get(overdue.run_id)
         if stored is None or stored.run.version != version or str(self.due.get(overdue.run_id)) != overdue.score:
             return False
         self.due[overdue.run_id] = self.now + again_ms
         self._push(pushes)
-        stored.hints += bool(pushes)
+        stored.hints += hinted
         return True
+
+    def dynamic(self, run_id: str, entry_id: str) -> dict[str, bytes]:
+        """Return the dynamic checks that were registered for an entry."""
+        return dict(self.registered.get((run_id, entry_id), {}))
+
+    def save_dynamic(self, run_id: str, entry_id: str, agent_id: str, document: bytes) -> None:
+        """Keep what an agent registers for an entry."""
+        self.registered.setdefault((run_id, entry_id), {})[agent_id] = document
 
     def events(self, run_id: str, after: int = 0, limit: int | None = None) -> list[tuple[int, Event]]:
         """Return events with their numbers, oldest first."""

@@ -8,6 +8,7 @@ costs is a few seconds, until the reaper sends another.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from celery import Celery
 from kombu import Queue
@@ -53,5 +54,12 @@ def make_app(broker_url: str, queues: Sequence[str], *, events: bool = False) ->
 
 
 def broker_url_for(redis_url: str) -> str:
-    """Return the kombu URL of the Redis that a redis-py URL names (they differ for unix sockets)."""
-    return redis_url.replace("unix://", "redis+socket://", 1) if redis_url.startswith("unix://") else redis_url
+    """Return the kombu URL of the Redis that a redis-py URL names.
+
+    They differ for unix sockets, in the scheme and in how the number of the database is given.
+    """
+    parts = urlsplit(redis_url)
+    if parts.scheme != "unix":
+        return redis_url
+    query = urlencode([("virtual_host" if name == "db" else name, value) for name, value in parse_qsl(parts.query)])
+    return f"redis+socket://{parts.path}" + (f"?{query}" if query else "")
