@@ -14,7 +14,8 @@ from statem_dist.errors import Unavailable
 from statem_dist.roster import Roster
 from statem_dist.settings import Settings
 from statem_dist.store import keys
-from statem_dist.store.redis_store import RedisStore, connect
+from statem_dist.store.client import client_for
+from statem_dist.store.redis_store import RedisStore
 
 DISK_BYTES_MIN = 200 * 1024 * 1024
 CLOCK_SKEW_MS_MAX = 2000
@@ -36,7 +37,7 @@ def diagnose(settings: Settings) -> list[Finding]:
     findings = [_versions(), _disk(settings)]
     try:
         url = settings.redis_url or _embedded_url(settings)
-        store = RedisStore(connect(url), patience_seconds=settings.patience_seconds)
+        store = RedisStore(client_for(url), patience_seconds=settings.patience_seconds)
         findings += _store_findings(store)
         findings += _worker_findings(store, settings)
     except Unavailable as error:

@@ -18,22 +18,25 @@ from pathlib import Path
 from msgspec import Struct
 
 from statem_dist.coordinator import Applied, Coordinator
+from statem_dist.decisions import Decision, decisions_of
 from statem_dist.dispatch import Dispatcher, PushWithCommit
 from statem_dist.errors import Invalid, NotFound
 from statem_dist.follow import Deadline, Follower, OnEvent, Settled
 from statem_dist.inline import InlineWorker, is_abandoned
 from statem_dist.leases import RENEWALS_PER_LEASE
-from statem_dist.protocol.commands import Command, Goto, Resume, Save, Start
-from statem_dist.protocol.graph import Checklist, LlmReview, Manual, Runbook
-from statem_dist.protocol.model import Actor, Confirmations, DynamicFacts, Place, PlannedCheck, Run
+from statem_dist.protocol.answers import question_of
+from statem_dist.protocol.commands import Command, Decide, Goto, Resume, Save, Start
+from statem_dist.protocol.graph import LlmReview, Runbook
+from statem_dist.protocol.model import Actor, Confirmations, DynamicFacts, OnManual, Place, PlannedCheck, Run
 from statem_dist.protocol.plan import plan_goto
-from statem_dist.protocol.progress import CHECKS_QUEUE, pending
+from statem_dist.protocol.progress import CHECKS_QUEUE, asks, pending, waits_for_people
 from statem_dist.roster import Roster
 from statem_dist.runbook import Parsed
 from statem_dist.settings import Settings
 from statem_dist.store.base import Snapshot
+from statem_dist.store.client import client_for
 from statem_dist.store.codec import StoredRunbook
-from statem_dist.store.redis_store import RedisStore, connect
+from statem_dist.store.redis_store import RedisStore
 from statem_dist.store.watch import Watch, Watcher
 
 RUN_ID_LENGTH_MAX = 200
@@ -62,10 +65,15 @@ class StartRequest(Struct, frozen=True):
 
 
 class Question(Struct, frozen=True):
-    """A check that asks for a confirmation: its id in the plan, and what it asks."""
+    """A check that asks for a confirmation: its id in the plan, its name if it has one, and what it asks.
+
+    ``operator`` says that only an operator's decision settles it.
+    """
 
     check: str
+    name: str
     text: str
+    operator: bool
 
 
 class Engine:
@@ -76,16 +84,24 @@ class Engine:
         redis_url: the state store, already reachable or about to be.
         environ: the caller's environment, which commands get when the caller executes them.
         inline: whether the caller executes work that nobody serves.
+        quick: whether this process is over after a command or two; see ``client_for``.
     """
 
     def __init__(
-        self, settings: Settings, redis_url: str, environ: Mapping[str, str] | None = None, *, inline: bool
+        self,
+        settings: Settings,
+        redis_url: str,
+        environ: Mapping[str, str] | None = None,
+        *,
+        inline: bool,
+        quick: bool = False,
     ) -> None:
         self.settings = settings
         self.redis_url = redis_url
-        self.store = RedisStore(connect(redis_url), patience_seconds=settings.patience_seconds)
+        self._quick = quick
+        self.store = RedisStore(client_for(redis_url, quick=quick), patience_seconds=settings.patience_seconds)
         self.roster = Roster(self.store)
-        self.watcher = Watcher(redis_url)
+        self.watcher = Watcher(self.store.client)
         self._inline = inline
         self._inline_workers: dict[str | None, InlineWorker] = {}
         self._inline_lock = threading.Lock()
@@ -140,11 +156,18 @@ class Engine:
     def questions(self, run_id: str, target: str) -> tuple[Question, ...]:
         """Return what a ``goto`` to a target will ask somebody to confirm; empty when there is no such edge."""
         run = self.run(run_id)
-        edge = self.runbook(run.runbook).edge(run.node, target)
-        plan = plan_goto(self.runbook(run.runbook), edge) if edge else ()
+        runbook = self.runbook(run.runbook)
+        edge = runbook.edge(run.node, target)
+        if edge is None:
+            return ()
+        plan = plan_goto(runbook, edge, self._dynamic_facts(run, NOTHING_CONFIRMED))
         has_reviewer = self.settings.reviewer_command is not None
-        asked = (Question(planned.id, _asks(planned, has_reviewer)) for planned in plan)
-        return tuple(question for question in asked if question.text)
+        return tuple(
+            Question(planned.id, planned.check.name or "", question_of(planned), planned.check.by == "operator")
+            for planned in plan
+            if asks(planned)
+            or (isinstance(planned.check.do, LlmReview) and not planned.check.do.run and not has_reviewer)
+        )
 
     # --- moving --------------------------------------------------------------------------------------------
 
@@ -201,6 +224,7 @@ class Engine:
         confirmations: Confirmations = NOTHING_CONFIRMED,
         *,
         from_entry: str | None = None,
+        on_manual: OnManual = "fail",
         wait: bool = True,
         deadline: Deadline = NEVER,
         on_event: OnEvent | None = None,
@@ -234,6 +258,7 @@ class Engine:
             worker=inline.worker if inline else None,
             from_entry=from_entry,
             dynamic=found,
+            on_manual=on_manual,
         )
         return self._carry_out(
             run_id,
@@ -271,6 +296,45 @@ class Engine:
         )
         return self._carry_out(run_id, command, inline, deadline, on_event, on_waiting=on_waiting)
 
+    def decide(
+        self,
+        decision: Decision,
+        *,
+        approved: bool,
+        comment: str,
+        by: Actor,
+        operator: bool,
+        deadline: Deadline = NEVER,
+        on_event: OnEvent | None = None,
+    ) -> Settled:
+        """Settle a check that waits for a decision, and see the transition through to what it does next.
+
+        Raises:
+            Conflict: somebody else has decided otherwise, or nothing waits for this decision any more.
+            NotAuthorised: the check is for an operator to decide.
+        """
+        seen = self._coordinator.load(decision.run_id)
+        inline = self._inline_worker(seen.run.place.queue)
+        command = Decide(
+            transition=decision.transition,
+            check=decision.check,
+            approved=approved,
+            comment=comment,
+            by=by,
+            operator=operator,
+            worker=inline.worker if inline else None,
+        )
+        return self._carry_out(decision.run_id, command, inline, deadline, on_event, seen=seen)
+
+    def decisions(self, limit: int) -> list[Decision]:
+        """Return what waits for somebody's decision, the runs that began last first."""
+        found: list[Decision] = []
+        for run_id in self.store.run_ids("waiting", limit):
+            snapshot = self.store.load(run_id)
+            if snapshot is not None:
+                found += decisions_of(snapshot.run)
+        return found
+
     def settled_run(self, run_id: str) -> Run:
         """Return a run after settling what a killed caller may have left of its transition.
 
@@ -286,6 +350,9 @@ class Engine:
         transition = run.in_flight
         if transition is None:
             return ""
+        if waits_for_people(run):
+            listed = ", ".join(decision.id for decision in decisions_of(run))
+            return f"somebody has to decide: {listed}"
         if transition.claims:
             claim = transition.claims[0]
             return f"{claim.checks[0]} is being executed by {claim.worker}"
@@ -348,7 +415,7 @@ class Engine:
         while True:
             follower.show_new_events()
             settled = follower.look(run)
-            if not settled.transition.open or deadline.passed:
+            if not settled.transition.open or waits_for_people(run) or deadline.passed:
                 return settled
             version = run.version
             heard = watch.wait(version, deadline.bound(LOOK_AGAIN_SECONDS))
@@ -373,7 +440,7 @@ class Engine:
 
     def _follower(self, applied: Applied, on_event: OnEvent | None) -> Follower:
         transition = applied.run.transition
-        assert transition is not None, "a verb opens a transition"
+        assert transition is not None, "a verb opens a transition, or goes on with one"
         before = applied.run.version - len(applied.events)
         return Follower(self.store, applied.run.id, transition.id, before, on_event)
 
@@ -386,7 +453,7 @@ class Engine:
                 patience = self.settings.lease_seconds / (2 * RENEWALS_PER_LEASE)
                 self._inline_workers[queue] = InlineWorker(
                     self.store,
-                    RedisStore(connect(self.redis_url), patience_seconds=patience),
+                    RedisStore(client_for(self.redis_url, quick=self._quick), patience_seconds=patience),
                     self.settings,
                     self._environ,
                     queue,
@@ -431,19 +498,8 @@ def workspace_of(spec: Path) -> str:
     return str(spec.resolve().parent)
 
 
-def _asks(planned: PlannedCheck, has_reviewer: bool) -> str:
-    """Return what a check asks to be confirmed, or an empty text when it asks for nothing."""
-    if not planned.check.confirm:
-        return ""
-    match planned.check.do:
-        case Manual(text):
-            return text
-        case Checklist(items):
-            return "; ".join(items)
-        case LlmReview(prompt, None) if not has_reviewer:
-            return prompt
-        case _:
-            return ""
+def _lacks_reviewer(planned: PlannedCheck) -> bool:
+    return isinstance(planned.check.do, LlmReview) and planned.check.do.run is None
 
 
 def _request_id() -> str:

@@ -20,7 +20,7 @@ from statem_dist.identity import is_dead, this_process
 from statem_dist.leases import LeaseKeeper
 from statem_dist.protocol.commands import Command, ExpireClaim
 from statem_dist.protocol.model import Place, Run, Worker
-from statem_dist.protocol.progress import CHECKS_QUEUE, REVIEWS_QUEUE, pending
+from statem_dist.protocol.progress import CHECKS_QUEUE, REVIEWS_QUEUE, pending, waits_for_people
 from statem_dist.settings import Settings
 from statem_dist.store.base import Snapshot
 from statem_dist.store.redis_store import RedisStore
@@ -77,11 +77,11 @@ class InlineWorker:
         return self.finish(follower, deadline) if settled.transition.open else settled
 
     def finish(self, follower: Follower, deadline: Deadline) -> Settled:
-        """Execute whatever a transition still owes, until it has settled or time is up."""
+        """Execute whatever a transition still owes, until it has settled, waits for people alone, or time is up."""
         while True:
             snapshot = self.coordinator.load(follower.run_id)
             settled = follower.look(snapshot.run)
-            if not settled.transition.open or deadline.passed:
+            if not settled.transition.open or waits_for_people(snapshot.run) or deadline.passed:
                 follower.show_new_events()
                 return settled
             owed = pending(snapshot.run)
@@ -112,6 +112,8 @@ def is_abandoned(snapshot: Snapshot) -> bool:
     It has no claim of a live worker, and it is not waiting for the time of another try.
     """
     transition = snapshot.run.in_flight
-    if transition is None or any(batch.not_before > snapshot.now for batch in pending(snapshot.run)):
+    if transition is None or waits_for_people(snapshot.run):
+        return False
+    if any(batch.not_before > snapshot.now for batch in pending(snapshot.run)):
         return False
     return all(is_dead(claim.worker) for claim in transition.claims)

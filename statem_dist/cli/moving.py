@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -29,6 +29,20 @@ if TYPE_CHECKING:
 WaitOption = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the end, or only submit.")]
 TimeoutOption = Annotated[
     float | None, typer.Option("--timeout", metavar="SECONDS", min=0, help="Wait at most that long (exit 7 then).")
+]
+
+ConfirmOption = Annotated[
+    list[str] | None,
+    typer.Option("--confirm", metavar="CHECK", help="Confirm this check, by id or name; repeatable."),
+]
+DeclineOption = Annotated[
+    list[str] | None,
+    typer.Option("--decline", metavar="CHECK", help="Decline this check, by id or name; repeatable."),
+]
+ReasonOption = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why it is declined.")]
+OnManualOption = Annotated[
+    Literal["fail", "wait"],
+    typer.Option("--on-manual", help="What a check does that nobody confirmed: fail, or wait for a decision."),
 ]
 
 
@@ -116,6 +130,10 @@ def goto(
     wait: WaitOption = True,
     timeout: TimeoutOption = None,
     yes: YesOption = False,
+    confirm: ConfirmOption = None,
+    decline: DeclineOption = None,
+    reason: ReasonOption = "",
+    on_manual: OnManualOption = "fail",
     agent_id: AgentIdOption = None,
     agent_role: AgentRoleOption = None,
     state_dir: StateDirOption = None,
@@ -127,15 +145,20 @@ def goto(
 
     Example: statem-dist goto review --run-id demo
     """
-    from statem_dist.cli.progress import Ticker, ask_questions, say_waiting
+    from statem_dist.cli.progress import Ticker, ask_questions, confirmations_of, say_waiting
     from statem_dist.follow import Deadline
 
     with session(state_dir) as at:
         run = at.engine.run(at.run_id(run_id))
         by = at.actor(agent_id, agent_role, run)
-        confirmations = Confirmations(everything=yes)
-        if not yes and not as_json and sys.stdin.isatty():
-            confirmations = Confirmations(checks=ask_questions(at.engine.questions(run.id, target)))
+        at_terminal = not yes and not as_json and sys.stdin.isatty() and on_manual == "fail"
+        if confirm or decline or at_terminal:
+            questions = at.engine.questions(run.id, target)
+            confirmations = confirmations_of(questions, confirm or (), decline or (), reason, everything=yes)
+            if at_terminal:
+                confirmations = ask_questions(questions, confirmations)
+        else:
+            confirmations = Confirmations(everything=yes)
         ticker = None if as_json or not sys.stderr.isatty() else Ticker()
         try:
             settled = at.engine.goto(
@@ -143,6 +166,7 @@ def goto(
                 target,
                 by,
                 confirmations,
+                on_manual=on_manual,
                 wait=wait,
                 deadline=Deadline(timeout),
                 on_event=ticker,
@@ -164,13 +188,31 @@ def transfer(
     wait: WaitOption = True,
     timeout: TimeoutOption = None,
     yes: YesOption = False,
+    confirm: ConfirmOption = None,
+    decline: DeclineOption = None,
+    reason: ReasonOption = "",
+    on_manual: OnManualOption = "fail",
     agent_id: AgentIdOption = None,
     agent_role: AgentRoleOption = None,
     state_dir: StateDirOption = None,
     as_json: JsonOption = False,
 ) -> Answer:
     """Do what goto does."""
-    return goto(target, run_id, wait, timeout, yes, agent_id, agent_role, state_dir, as_json)
+    return goto(
+        target,
+        run_id,
+        wait,
+        timeout,
+        yes,
+        confirm,
+        decline,
+        reason,
+        on_manual,
+        agent_id,
+        agent_role,
+        state_dir,
+        as_json,
+    )
 
 
 def save(

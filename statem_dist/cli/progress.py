@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from statem_dist.cli.text import check_line
 from statem_dist.engine import Question
-from statem_dist.protocol.events import CheckRetrying, CheckSettled, Event, TransitionOpened, WorkClaimed, WorkLost
-from statem_dist.protocol.model import PlannedCheck
+from statem_dist.errors import Invalid
+from statem_dist.protocol.events import (
+    CheckRetrying,
+    CheckSettled,
+    DecisionRequested,
+    Event,
+    TransitionOpened,
+    WorkClaimed,
+    WorkLost,
+)
+from statem_dist.protocol.model import Confirmations, PlannedCheck
 
 
 class Ticker:
@@ -26,6 +35,8 @@ class Ticker:
                 self._print(f"  · {event.worker} takes {len(event.checks)} checks")
             case CheckSettled():
                 self._print(check_line(self._plan[event.check], event.result))
+            case DecisionRequested():
+                self._print(f"  ? {event.check} waits for a decision: statem-dist approvals")
             case CheckRetrying():
                 self._print(f"  ↻ {event.check}: {event.outcome.reason}, next try follows (was try {event.tries})")
             case WorkLost():
@@ -42,11 +53,41 @@ def say_waiting(reason: str) -> None:
     print(f"  … {reason}", file=sys.stderr, flush=True)
 
 
-def ask_questions(questions: Iterable[Question]) -> tuple[str, ...]:
-    """Ask a person at the terminal; return the ids of what was confirmed."""
-    confirmed: list[str] = []
+def ask_questions(questions: Sequence[Question], given: Confirmations) -> Confirmations:
+    """Ask a person at the terminal what is not answered yet; return all answers."""
+    confirmed = list(given.checks)
     for question in questions:
+        if question.operator or question.check in confirmed or question.check in given.declined:
+            continue
         print(f"Confirm: {question.text} [y/N] ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() in ("y", "yes"):
             confirmed.append(question.check)
-    return tuple(confirmed)
+    return Confirmations(checks=tuple(confirmed), declined=given.declined)
+
+
+def confirmations_of(
+    questions: Sequence[Question],
+    confirm: Sequence[str],
+    decline: Sequence[str],
+    reason: str,
+    *,
+    everything: bool,
+) -> Confirmations:
+    """Return the answers that were given on the command line, each check named by its id, its name or its text.
+
+    Raises:
+        Invalid: a name is that of no check that asks.
+    """
+
+    def ids(wanted: str) -> list[str]:
+        found = [each.check for each in questions if wanted in (each.check, each.name, each.text)]
+        if not found:
+            listed = "; ".join(f"{each.check} ({each.text})" for each in questions) or "none"
+            raise Invalid(f"No check that asks is called {wanted!r}. Asking: {listed}")
+        return found
+
+    return Confirmations(
+        everything=everything,
+        checks=tuple(check for wanted in confirm for check in ids(wanted)),
+        declined={check: reason for wanted in decline for check in ids(wanted)},
+    )

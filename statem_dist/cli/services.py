@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
@@ -45,8 +46,6 @@ def worker(
     """
     settings = Settings.from_environment(os.environ, state_dir=state_dir)
     arguments = worker_arguments(
-        settings,
-        redis_url=store_url(settings),
         queues=queues,
         concurrency=concurrency,
         pool=pool,
@@ -55,7 +54,7 @@ def worker(
         events=events,
         log_level=log_level,
     )
-    os.execve(sys.executable, arguments, {**os.environ, "STATEM_STATE_DIR": str(settings.state_dir)})
+    os.execve(sys.executable, arguments, worker_environ(os.environ, settings, store_url(settings)))
 
 
 def up(
@@ -72,17 +71,15 @@ def up(
     from statem_dist.embedded.stack import Service, run_foreground
 
     settings = Settings.from_environment(os.environ, state_dir=state_dir)
-    environment = {**os.environ, "STATEM_STATE_DIR": str(settings.state_dir)}
     services: list[Service] = []
     endpoint: Endpoint | None = None
     if settings.embedded:
         endpoint = ensure(settings.state_dir, idle_stop_seconds=0)
         attend = [sys.executable, "-m", "statem_dist.embedded.attend", str(settings.state_dir)]
-        services.append(Service(name="redis", argv=attend, env=environment))
+        services.append(Service(name="redis", argv=attend))
         print(f"State: {settings.state_dir}  ({status(settings.state_dir).product} on {endpoint.socket})")
+    environment = worker_environ(os.environ, settings, endpoint.redis_url if endpoint else store_url(settings))
     arguments = worker_arguments(
-        settings,
-        redis_url=endpoint.redis_url if endpoint else store_url(settings),
         queues=queues,
         concurrency=concurrency,
         pool="threads",
@@ -138,9 +135,7 @@ def doctor(state_dir: StateDirOption = None, as_json: JsonOption = False) -> Ans
 
 
 def worker_arguments(
-    settings: Settings,
     *,
-    redis_url: str,
     queues: str,
     concurrency: int | None,
     pool: str,
@@ -160,7 +155,6 @@ def worker_arguments(
     if log_level.upper() not in LOG_LEVELS:
         raise Usage(f"--log-level must be one of {', '.join(LOG_LEVELS)}, not {log_level!r}.")
     options = {
-        "redis_url": redis_url,
         "queues": names,
         "concurrency": concurrency or 2 * (os.cpu_count() or 1),
         "pool": pool,
@@ -170,6 +164,11 @@ def worker_arguments(
         "log_level": log_level.upper(),
     }
     return [sys.executable, "-m", "statem_workers", json.dumps(options)]
+
+
+def worker_environ(environ: Mapping[str, str], settings: Settings, redis_url: str) -> dict[str, str]:
+    """Return the environment of a worker process; the URL of the store goes here, where ``ps`` does not show it."""
+    return {**environ, "STATEM_STATE_DIR": str(settings.state_dir), "STATEM_REDIS_URL": redis_url}
 
 
 def add_to(app: typer.Typer) -> None:

@@ -81,7 +81,7 @@ def session(state_dir: str | None) -> Iterator[Session]:
     from statem_dist.engine import Engine
 
     settings = Settings.from_environment(os.environ, state_dir=state_dir)
-    engine = Engine(settings, store_url(settings), inline=settings.embedded)
+    engine = Engine(settings, store_url(settings), inline=settings.embedded, quick=True)
     try:
         yield Session(settings, engine)
     finally:

@@ -82,10 +82,8 @@ def run(
             raise Usage("No trial of the sweep has all the values that --only asks for.")
         return chosen
 
-    def worker_command(redis_url: str, slots: int) -> Sequence[str]:
+    def worker_command(slots: int) -> Sequence[str]:
         return worker_arguments(
-            settings,
-            redis_url=redis_url,
             queues=found.queue or "checks,llm",
             concurrency=slots,
             pool="threads",

@@ -94,7 +94,7 @@ def check_line(planned: PlannedCheck, result: CheckResult) -> str:
 def title(check: Check) -> str:
     """Return a check in one line."""
     view = check_view(check)
-    what = view.get("prompt") or view.get("run") or view.get("path") or view.get("text") or ""
+    what = view.get("prompt") or view.get("tier") or view.get("run") or view.get("path") or view.get("text") or ""
     if check.type == "checklist":
         what = "; ".join(view.get("items", ()))
     if check.type == "predicate":

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from statem_dist.embedded.locks import FileLock
-from statem_dist.embedded.resp import Connection, ReplyError
+from statem_dist.resp import Connection, ReplyError
 
 ASIDE_SUFFIX = ".stopping"
 """What the socket's name ends with while an idle stop takes its last look."""

@@ -21,8 +21,8 @@ from msgspec import Struct
 from statem_dist.embedded.keeper import ASIDE_SUFFIX
 from statem_dist.embedded.locks import FileLock
 from statem_dist.embedded.place import Place
-from statem_dist.embedded.resp import Connection, ProtocolError, ReplyError
 from statem_dist.errors import Unavailable
+from statem_dist.resp import Connection, ProtocolError, ReplyError
 
 IDLE_STOP_SECONDS = 15 * 60.0
 """How long a server without any client stays up: longer than an agent thinks between two commands."""

@@ -27,6 +27,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from statem_dist.errors import Conflict, NotAuthorised, TransitionInFlight, UnknownTarget
+from statem_dist.protocol.answers import answer, confirmation, question_of, waits
 from statem_dist.protocol.commands import (
     Cancel,
     ClaimWork,
@@ -56,7 +57,7 @@ from statem_dist.protocol.events import (
     WorkReturned,
 )
 from statem_dist.protocol.evolve import evolve
-from statem_dist.protocol.graph import Checklist, Evidence, EvidenceTier, Manual, Message, Retry, Runbook, Unmet
+from statem_dist.protocol.graph import Retry, Runbook
 from statem_dist.protocol.model import PlannedCheck, Run, Transition, Worker
 from statem_dist.protocol.outcome import INFRASTRUCTURE, CheckResult, Outcome, tier_of
 from statem_dist.protocol.plan import plan_goto, plan_in_hook, plan_out_hook
@@ -65,7 +66,6 @@ from statem_dist.protocol.progress import (
     Complete,
     Stopped,
     Waiting,
-    asks,
     decided_here,
     pending,
     repeatable,
@@ -401,7 +401,7 @@ def _interval_ms(retry: Retry, tries: int, jitter: float) -> int:
 def _result(planned: PlannedCheck, transition: Transition, outcome: Outcome, by: str, tries: int) -> CheckResult:
     if outcome.reason == "no_reviewer":
         # Without a reviewer a review is what it would be without a model: a question to a person.
-        return _confirmation(planned, transition, "No reviewer is configured (STATEM_LLM_REVIEW_CMD). ")
+        return confirmation(planned, transition, "No reviewer is configured (STATEM_LLM_REVIEW_CMD). ")
     return CheckResult(outcome=outcome, tier=tier_of(planned.check), by=by, tries=tries)
 
 
@@ -449,27 +449,13 @@ def _next_decision(step: tuple[PlannedCheck, ...], transition: Transition, now: 
     for planned in step:
         if not decided_here(planned):
             continue
-        if _waits(planned, transition):
+        if waits(planned, transition):
             if planned.id not in transition.awaiting:
                 expires_at = now + round(planned.check.timeout * 1000) if planned.check.timeout else 0
                 return DecisionRequested(now, transition.id, planned.id, expires_at)
         else:
-            return CheckSettled(now, transition.id, planned.id, _decision(planned, transition))
+            return CheckSettled(now, transition.id, planned.id, answer(planned, transition))
     return None
-
-
-def _waits(planned: PlannedCheck, transition: Transition) -> bool:
-    """Return whether a check waits for somebody's decision; once a failure is on record, that would be in vain."""
-    answered = _covered(planned, transition) or planned.id in transition.confirmations.declined
-    if transition.on_manual == "fail" or not asks(planned) or answered:
-        return False
-    settled = (each for each in transition.plan if each.id in transition.results)
-    return all(transition.results[each.id].passed or not each.check.stops for each in settled)
-
-
-def _covered(planned: PlannedCheck, transition: Transition) -> bool:
-    """Return whether the caller's own confirmation settles a question: not where an operator has to decide."""
-    return planned.check.by == "anyone" and transition.confirmations.cover(planned.id)
 
 
 def _stopped(transition: Transition, stage: str, failures: tuple[PlannedCheck, ...], now: int) -> TransitionSettled:
@@ -480,70 +466,6 @@ def _stopped(transition: Transition, stage: str, failures: tuple[PlannedCheck, .
     # What is already true stays true: after the commit, and for a run that exists, a failing hook is reported.
     moved = transition.entered or transition.kind in ("start", "resume")
     return TransitionSettled(now, transition.id, "committed" if moved else "blocked", stage=stage)
-
-
-def _decision(planned: PlannedCheck, transition: Transition) -> CheckResult:
-    match planned.check.do:
-        case Message(text):
-            outcome = Outcome(passed=True, reason="shown", output=text)
-            return CheckResult(outcome=outcome, tier="attestation")
-        case Evidence(tier):
-            return _evidence(tier, transition)
-        case Unmet(text):
-            outcome = Outcome(passed=False, reason="check_failed", output=text)
-            return CheckResult(outcome=outcome, tier="verified")
-        case _:
-            return _confirmation(planned, transition)
-
-
-def _evidence(tier: EvidenceTier, transition: Transition) -> CheckResult:
-    """Settle a demand for evidence by what has passed before it in this transition."""
-    passed = [
-        planned.id
-        for planned in transition.plan
-        if planned.check.stops
-        and (result := transition.results.get(planned.id)) is not None
-        and result.passed
-        and result.tier == tier
-        and not (tier == "decision" and result.outcome.reason == "confirmed")
-    ]
-    if passed:
-        outcome = Outcome(passed=True, reason="passed", output=f"{tier}: {', '.join(passed)}")
-    else:
-        text = f"This edge requires {tier} evidence, and no blocking check that passed gives it."
-        outcome = Outcome(passed=False, reason="check_failed", output=text)
-    return CheckResult(outcome=outcome, tier="verified")
-
-
-def _confirmation(planned: PlannedCheck, transition: Transition, preface: str = "") -> CheckResult:
-    """Settle a question by what the caller confirmed when the transition was requested."""
-    by = transition.by
-    text = question_of(planned)
-    tier: EvidenceTier = "attestation" if isinstance(planned.check.do, Checklist) else "decision"
-    if not planned.check.confirm:
-        outcome = Outcome(passed=True, reason="not_asked", output=text)
-        return CheckResult(outcome=outcome, tier="attestation")
-    if (reason := transition.confirmations.declined.get(planned.id)) is not None:
-        outcome = Outcome(passed=False, reason="rejected", output=reason or f"Declined: {text}")
-        return CheckResult(outcome=outcome, tier=tier, by=by.id, role=by.role)
-    if _covered(planned, transition):
-        outcome = Outcome(passed=True, reason="confirmed", output=text)
-        return CheckResult(outcome=outcome, tier=tier, by=by.id, role=by.role)
-    way = "confirm with --yes" if planned.check.by == "anyone" else "an operator decides: --on-manual wait"
-    output = f"{preface}Not confirmed: {text} ({way})"
-    return CheckResult(outcome=Outcome(passed=False, reason="not_confirmed", output=output), tier=tier)
-
-
-def question_of(planned: PlannedCheck) -> str:
-    """Return what a check asks, in its own words."""
-    match planned.check.do:
-        case Checklist(items, text):
-            listed = "; ".join(items)
-            return f"{text}: {listed}" if text else listed
-        case Manual(text):
-            return text
-        case do:
-            return str(getattr(do, "prompt", ""))
 
 
 # --- decisions -------------------------------------------------------------------------------------------------

@@ -91,6 +91,12 @@ def pending(run: Run) -> tuple[Batch, ...]:
             return ()
 
 
+def waits_for_people(run: Run) -> bool:
+    """Return whether the open transition of a run waits for decisions and for nothing else."""
+    transition = run.in_flight
+    return transition is not None and bool(transition.awaiting) and not transition.claims and not pending(run)
+
+
 def decided_here(planned: PlannedCheck) -> bool:
     """Return whether the protocol itself settles this check, without a worker."""
     return isinstance(planned.check.do, Message | Manual | Checklist | Unmet | Evidence)
@@ -126,9 +132,13 @@ def _steps(transition: Transition, stage: Stage) -> tuple[tuple[PlannedCheck, ..
     if transition.on_manual == "fail" or not stage.evaluate_all:
         return steps
     questions = tuple(planned for members in steps for planned in members if asks(planned))
-    others = (tuple(planned for planned in members if not asks(planned)) for members in steps)
-    automatic = tuple(members for members in others if members)
-    return (*automatic, questions) if questions else automatic
+    if not questions:
+        return steps
+    others = [tuple(planned for planned in members if not asks(planned)) for members in steps]
+    # A demand for evidence looks back at everything, the answers of people included.
+    last = tuple(members for members in others if members and isinstance(members[0].check.do, Evidence))
+    automatic = tuple(members for members in others if members and members not in last)
+    return (*automatic, questions, *last)
 
 
 def _batches(run: Run, transition: Transition, steps: tuple[tuple[PlannedCheck, ...], ...]) -> tuple[Batch, ...]:

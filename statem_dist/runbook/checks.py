@@ -19,6 +19,7 @@ from statem_dist.protocol.graph import (
     Check,
     Checklist,
     Command,
+    DecidedBy,
     LlmReview,
     Manual,
     Message,
@@ -53,8 +54,8 @@ _PREDICATE_KEYS = (
 _REVIEW_KEYS = ("stdin", "accept_contains", "accept_regex", "reject_contains", "reject_regex")
 
 KEYWORDS: dict[str, frozenset[str]] = {
-    "manual": frozenset({*_COMMON, *_TEXT_KEYS, "confirmation"}),
-    "checklist": frozenset({*_COMMON, *_TEXT_KEYS, *_ITEM_KEYS, "confirmation"}),
+    "manual": frozenset({*_COMMON, *_TEXT_KEYS, "confirmation", "by"}),
+    "checklist": frozenset({*_COMMON, *_TEXT_KEYS, *_ITEM_KEYS, "confirmation", "by"}),
     "command": frozenset({*_COMMON, *_COMMAND_KEYS}),
     "predicate": frozenset({*_COMMON, *_PREDICATE_KEYS}),
     "llm_review": frozenset({*_COMMON, *_COMMAND_KEYS, "prompt", "text", *_REVIEW_KEYS}),
@@ -152,6 +153,7 @@ class CheckReader:
             retry=self._retry(fields),
             idempotent=fields.flag("idempotent"),
             confirm=not (kind in ("manual", "checklist") and _confirmation_is_none(fields)),
+            by=cast(DecidedBy, fields.choice("by", ("anyone", "operator"), "anyone")),
             reason=fields.text("reason"),
         )
 

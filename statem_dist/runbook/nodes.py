@@ -10,7 +10,8 @@ from typing import Literal, cast
 
 from msgspec import Struct
 
-from statem_dist.protocol.graph import CHECK_TYPES, DynamicConfig, Edge, Node, Runbook, StageOrder
+from statem_dist.protocol.graph import CHECK_TYPES, DynamicConfig, Edge, EvidenceTier, Node, Runbook, StageOrder
+from statem_dist.protocol.outcome import TIERS
 from statem_dist.runbook.checks import CheckReader
 from statem_dist.runbook.fields import Fields
 from statem_dist.runbook.problems import Problems, Suggestion
@@ -24,7 +25,7 @@ NODE_KEYWORDS = (
 _SOURCE_KEYS = ("from", "source", "node1")
 _TARGET_KEYS = ("to", "target", "node2")
 _NEXT_TARGET_KEYS = ("to", "target", "name")
-_EDGE_BODY = ("condition", "hook", "max_attempts")
+_EDGE_BODY = ("condition", "hook", "max_attempts", "require_evidence")
 EDGE_KEYWORDS = (*_SOURCE_KEYS, *_TARGET_KEYS, *_EDGE_BODY)
 NEXT_KEYWORDS = (*_NEXT_TARGET_KEYS, *_EDGE_BODY)
 
@@ -244,12 +245,14 @@ class GraphReader:
         return name
 
     def _add_with_body(self, source: str, target: str, fields: Fields) -> None:
+        evidence = fields.choice("require_evidence", TIERS, "")
         edge = Edge(
             source=source,
             target=target,
             condition=self._checks.steps(fields.get("condition"), fields.path("condition"), "manual"),
             hook=self._checks.steps(fields.get("hook"), fields.path("hook"), "message"),
             max_attempts=fields.integer("max_attempts", "max_attempts must be a positive integer", least=1),
+            require_evidence=cast(EvidenceTier, evidence) if evidence else None,
         )
         if source and target:
             self._add(edge, fields.mapping.at, fields.where)

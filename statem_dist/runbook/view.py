@@ -43,6 +43,7 @@ def check_view(check: Check) -> dict[str, Any]:
         "reason": check.reason,
         "idempotent": check.idempotent,
         "confirmation": None if check.confirm else "none",
+        "by": None if check.by == "anyone" else check.by,
         "retry": None if check.retry == Retry() else to_builtins(check.retry),
     }
     return view | {name: value for name, value in optional.items() if value is not None}
@@ -76,11 +77,12 @@ def node_view(node: Node) -> dict[str, Any]:
 
 
 def edge_view(edge: Edge) -> dict[str, Any]:
-    """Return an edge; ``max_attempts`` only where the runbook sets it."""
+    """Return an edge; ``max_attempts`` and ``require_evidence`` only where the runbook sets them."""
     view: dict[str, Any] = {
         "from": edge.source,
         "to": edge.target,
         "condition": steps_view(edge.condition),
         "hook": steps_view(edge.hook),
     }
-    return view if edge.max_attempts is None else view | {"max_attempts": edge.max_attempts}
+    optional = {"max_attempts": edge.max_attempts, "require_evidence": edge.require_evidence}
+    return view | {name: value for name, value in optional.items() if value is not None}

@@ -13,24 +13,12 @@ from hashlib import sha1
 from importlib.resources import files
 from typing import Any, TypeVar
 
-import redis
-from redis.backoff import NoBackoff
-from redis.exceptions import (
-    BusyLoadingError,
-    NoScriptError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    ResponseError,
-)
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
-from redis.retry import Retry
-
 from statem_dist.errors import Unavailable
 from statem_dist.protocol.events import Event
 from statem_dist.protocol.model import Run
 from statem_dist.store import keys
 from statem_dist.store.base import Change, Overdue, Push, Snapshot
+from statem_dist.store.client import Argument, Client, Refused, Unreachable
 from statem_dist.store.codec import (
     StoredRunbook,
     decode_event,
@@ -41,11 +29,17 @@ from statem_dist.store.codec import (
     encode_runbook,
 )
 
-SOCKET_TIMEOUT_SECONDS = 5.0
-"""A reply that takes longer counts as lost. No command of the store blocks."""
-
 LOG_SECONDS = 7 * 24 * 3600
 """How long the longer output of a check is kept."""
+
+FAULTS = {
+    "OOM": "Redis is out of memory (maxmemory): give it more, or remove finished runs. Nothing was written.",
+    "MISCONF": "Redis cannot persist to disk and refuses writes: free its disk. Nothing was written.",
+    "READONLY": "This Redis is a read-only replica: point STATEM_REDIS_URL to the primary.",
+}
+"""Error replies that are the server's trouble and not ours, and what to do about each."""
+
+UNREACHABLE_HINT = "Check that Redis runs and that STATEM_REDIS_URL is right; `statem-dist doctor` shows more."
 
 PAUSE_SECONDS_MAX = 1.0
 """Longest pause between two tries of an unreachable server."""
@@ -68,36 +62,15 @@ RENEW = Script("renew")
 REMIND = Script("remind")
 
 
-def connect(url: str) -> redis.Redis:
-    """Return a client for a Redis URL that never repeats a command by itself and gives replies as they came.
-
-    Raises:
-        Unavailable: it is no URL of a Redis.
-    """
-    try:
-        client = redis.Redis.from_url(
-            url,
-            retry=Retry(NoBackoff(), 0),
-            socket_timeout=SOCKET_TIMEOUT_SECONDS,
-            socket_connect_timeout=SOCKET_TIMEOUT_SECONDS,
-            health_check_interval=0,
-            protocol=2,
-        )
-    except ValueError as error:
-        raise unavailable(error) from error
-    client.response_callbacks.clear()
-    return client
-
-
 class RedisStore:
     """The ``Store`` port on Redis 6.2 or newer, or Valkey.
 
     Args:
-        client: a client without retries of its own, as ``connect`` makes it.
+        client: how the server is spoken to.
         patience_seconds: how long an unreachable server is tried again before ``Unavailable`` is raised.
     """
 
-    def __init__(self, client: redis.Redis, *, patience_seconds: float) -> None:
+    def __init__(self, client: Client, *, patience_seconds: float) -> None:
         self.client = client
         self._patience_seconds = patience_seconds
         self._clock_offset_ms: int | None = None
@@ -184,7 +157,7 @@ class RedisStore:
     def run_ids(self, status: str | None, limit: int) -> list[str]:
         """Return ids of runs, newest first."""
         indices = [keys.status(shard, status) if status else keys.runs(shard) for shard in range(keys.SHARDS)]
-        replies = self._pipeline(["ZREVRANGE", key, 0, limit - 1, "WITHSCORES"] for key in indices)
+        replies = self._call_many(["ZREVRANGE", key, 0, limit - 1, "WITHSCORES"] for key in indices)
         found = [(score, member) for flat in replies for member, score in _scored(flat)]
         return [member for _, member in sorted(found, reverse=True)[:limit]]
 
@@ -193,7 +166,7 @@ class RedisStore:
     def overdue(self, limit: int) -> list[Overdue]:
         """Return runs whose reminder is due; the cost grows with what is due, not with the number of runs."""
         now = self.clock()
-        replies = self._pipeline(
+        replies = self._call_many(
             ["ZRANGEBYSCORE", keys.due(shard), "-inf", now, "WITHSCORES", "LIMIT", 0, limit]
             for shard in range(keys.SHARDS)
         )
@@ -253,30 +226,22 @@ class RedisStore:
     def _run(self, script: Script, key_list: Sequence[str], arguments: Sequence[str | int | bytes]) -> Any:
         def ask() -> Any:
             try:
-                return self._send("EVALSHA", script.sha, len(key_list), *key_list, *arguments)
-            except NoScriptError:
-                return self._send("EVAL", script.source, len(key_list), *key_list, *arguments)
+                return self.client.call("EVALSHA", script.sha, len(key_list), *key_list, *arguments)
+            except Refused as refusal:
+                if refusal.code != "NOSCRIPT":
+                    raise
+                return self.client.call("EVAL", script.source, len(key_list), *key_list, *arguments)
 
         return self._patiently(ask)
 
     def call(self, *command: str | int | bytes) -> Any:
         """Send a command that may be repeated, and return the reply as the server sent it."""
-        return self._patiently(lambda: self._send(*command))
+        return self._patiently(lambda: self.client.call(*command))
 
-    def _send(self, *command: str | int | bytes) -> Any:
-        return self.client.execute_command(*command)  # type: ignore[no-untyped-call]
-
-    def _pipeline(self, commands: Iterable[Sequence[str | int]]) -> list[Any]:
-        """Send commands that may be repeated in one round trip."""
+    def _call_many(self, commands: Iterable[Sequence[Argument]]) -> list[Any]:
+        """Send commands that may be repeated, in one round trip where the client can."""
         prepared = list(commands)
-
-        def ask() -> list[Any]:
-            pipeline = self.client.pipeline(transaction=False)
-            for command in prepared:
-                pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
-            return list(pipeline.execute())
-
-        return self._patiently(ask)
+        return self._patiently(lambda: self.client.call_many(prepared))
 
     def _patiently(self, ask: Callable[[], Answer]) -> Answer:
         deadline = time.monotonic() + self._patience_seconds
@@ -284,30 +249,22 @@ class RedisStore:
         while True:
             try:
                 return ask()
-            except (RedisConnectionError, RedisTimeoutError, BusyLoadingError) as error:
+            except Unreachable as error:
                 if time.monotonic() + pause >= deadline:
                     raise unavailable(error) from error
-            except (OutOfMemoryError, ReadOnlyError) as error:
-                raise unavailable(error) from error
-            except ResponseError as error:
-                if str(error).startswith("MISCONF"):
-                    raise unavailable(error) from error
-                raise
+            except Refused as refusal:
+                if refusal.code in FAULTS:
+                    raise unavailable(refusal) from refusal
+                if refusal.code != "LOADING" or time.monotonic() + pause >= deadline:
+                    raise
             time.sleep(pause)
             pause = min(2 * pause, PAUSE_SECONDS_MAX)
 
 
-def unavailable(error: Exception) -> Unavailable:
+def unavailable(error: Unreachable | Refused) -> Unavailable:
     """Return the error for a state store that cannot be used right now, with what to do about it."""
-    text = str(error).rstrip(".") or type(error).__name__
-    if isinstance(error, OutOfMemoryError):
-        hint = "Redis is out of memory (maxmemory): give it more, or remove finished runs. Nothing was written."
-    elif text.startswith("MISCONF"):
-        hint = "Redis cannot persist to disk and refuses writes: free its disk. Nothing was written."
-    elif isinstance(error, ReadOnlyError):
-        hint = "This Redis is a read-only replica: point STATEM_REDIS_URL to the primary."
-    else:
-        hint = "Check that Redis runs and that STATEM_REDIS_URL is right; `statem-dist doctor` shows more."
+    text = str(error).rstrip(".")
+    hint = FAULTS.get(error.code, UNREACHABLE_HINT) if isinstance(error, Refused) else UNREACHABLE_HINT
     return Unavailable(f"The state store cannot be used: {text}.", hint=hint)
 
 

@@ -10,11 +10,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError
-
 from statem_dist.store import keys
-from statem_dist.store.redis_store import connect
+from statem_dist.store.client import Client, Refused, Unreachable
 
 POLL_SECONDS = 1.0
 """How often the listening thread looks whether it is to end; announcements arrive at once."""
@@ -58,11 +55,11 @@ class Watcher:
     """Listens to the announcements of all shards on one connection, in one thread that starts when needed.
 
     Args:
-        url: Redis URL of the state store.
+        client: how the state store is reached.
     """
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, client: Client) -> None:
+        self._client = client
         self._lock = threading.Lock()
         self._watches: dict[str, list[Watch]] = {}
         self._thread: threading.Thread | None = None
@@ -92,25 +89,24 @@ class Watcher:
     def _listen(self) -> None:
         pause = 0.05
         while not self._closed.is_set():
-            with suppress(RedisError, OSError):
+            with suppress(Unreachable, Refused):
                 self._listen_once()
             self._wake_all()
             self._closed.wait(pause)
             pause = min(2 * pause, POLL_SECONDS)
 
     def _listen_once(self) -> None:
-        with connect(self._url) as client, client.pubsub(ignore_subscribe_messages=False) as subscription:
-            subscription.subscribe(*(keys.moved(shard) for shard in range(keys.SHARDS)))
+        subscription = self._client.subscribe([keys.moved(shard) for shard in range(keys.SHARDS)])
+        try:
             while not self._closed.is_set():
-                message = subscription.get_message(timeout=POLL_SECONDS)
-                if message is None:
-                    if not subscription.subscribed:
-                        raise RedisConnectionError("the subscription ended")
-                elif message["type"] == "message":
-                    self._deliver(message["data"])
-                else:
+                message = subscription.next(POLL_SECONDS)
+                if message:
+                    self._deliver(message)
+                elif message is not None:
                     # Subscribed: whatever was announced before is to be looked for.
                     self._wake_all()
+        finally:
+            subscription.close()
 
     def _deliver(self, data: bytes) -> None:
         run_id, _, version = data.decode().rpartition(" ")

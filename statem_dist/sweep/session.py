@@ -42,13 +42,13 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Options(Struct, frozen=True, kw_only=True):
     """How a sweep is run.
 
-    ``workers`` is the number of worker processes to start, ``worker_command`` makes their command line from the URL
-    of the store and the number of their slots. ``concurrency`` is how many trials are under way at once, None for
+    ``workers`` is the number of worker processes to start, ``worker_command`` makes their command line from the
+    number of their slots. ``concurrency`` is how many trials are under way at once, None for
     what the sweep file or the machine says. ``keep`` leaves the workspaces behind.
     """
 
     workers: int
-    worker_command: Callable[[str, int], Sequence[str]]
+    worker_command: Callable[[int], Sequence[str]]
     concurrency: int | None
     keep: bool
 
@@ -92,9 +92,9 @@ def run_sweep(
         at_end.callback(engine.close)
         slots = -(-concurrency // max(options.workers, 1))
         crew = Crew(
-            options.worker_command(redis_url, slots),
+            options.worker_command(slots),
             options.workers,
-            {**environ, "STATEM_STATE_DIR": str(settings.state_dir)},
+            {**environ, "STATEM_STATE_DIR": str(settings.state_dir), "STATEM_REDIS_URL": redis_url},
             folder / "workers",
         )
         at_end.callback(crew.close)

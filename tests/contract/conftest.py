@@ -12,7 +12,8 @@ import redis
 
 from statem_dist.store import keys
 from statem_dist.store.base import Store
-from statem_dist.store.redis_store import RedisStore, connect
+from statem_dist.store.redis_client import RedisClient, connect
+from statem_dist.store.redis_store import RedisStore
 from tests.support.builders import EPOCH
 from tests.support.memory_store import MemoryStore
 from tests.support.servers import RealServer, real_server
@@ -63,7 +64,7 @@ class RedisBench(Bench):
 
     def __init__(self, client: redis.Redis) -> None:
         self.client = client
-        self.redis_store = RedisStore(client, patience_seconds=PATIENCE_SECONDS)
+        self.redis_store = RedisStore(RedisClient(client), patience_seconds=PATIENCE_SECONDS)
         self.store = self.redis_store
 
     def call(self, *command: str | int | bytes) -> Any:

@@ -18,7 +18,8 @@ from statem_dist.protocol.model import SCHEMA, Run
 from statem_dist.store import keys
 from statem_dist.store.base import Change, Overdue, Push, Store
 from statem_dist.store.codec import StoredRunbook, encode_run
-from statem_dist.store.redis_store import COMMIT, LOG_SECONDS, RedisStore, connect
+from statem_dist.store.redis_client import RedisClient, connect
+from statem_dist.store.redis_store import COMMIT, LOG_SECONDS, RedisStore
 from tests.contract.conftest import Bench, RedisBench
 from tests.support.builders import AGENT, PASSED, PLACE, WORKER, loop, one_by_one, shell
 from tests.support.servers import RealServer
@@ -501,7 +502,7 @@ def test_a_commit_is_one_round_trip(real_bench: RedisBench) -> None:
 def test_data_and_scripts_survive_a_killed_server(private_server: RealServer) -> None:
     """A store whose server was killed with SIGKILL and comes back goes on by itself, with every commit there."""
     with connect(private_server.url) as client:
-        store = RedisStore(client, patience_seconds=30)
+        store = RedisStore(RedisClient(client), patience_seconds=30)
         run = claimed(store)
         private_server.kill()
         back = threading.Thread(target=private_server.start)
@@ -519,7 +520,7 @@ def test_data_and_scripts_survive_a_killed_server(private_server: RealServer) ->
 def test_patience_ends(private_server: RealServer) -> None:
     """A server that stays away is reported as unavailable, with what to do about it; nothing hangs."""
     with connect(private_server.url) as client:
-        store = RedisStore(client, patience_seconds=0.05)
+        store = RedisStore(RedisClient(client), patience_seconds=0.05)
         run = created(store)
         private_server.stop()
         for ask in (lambda: store.load("r"), lambda: store.commit(decided(run, save())), lambda: store.overdue(1)):
@@ -531,7 +532,7 @@ def test_patience_ends(private_server: RealServer) -> None:
 def test_a_full_server_refuses_at_once(private_server: RealServer) -> None:
     """Out of memory is no matter of patience: the store says so, and nothing was half written."""
     with connect(private_server.url) as client:
-        store = RedisStore(client, patience_seconds=3600)
+        store = RedisStore(RedisClient(client), patience_seconds=3600)
         run = created(store)
         store.call("CONFIG", "SET", "maxmemory", "1")
         with pytest.raises(Unavailable) as caught:

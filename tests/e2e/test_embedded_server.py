@@ -19,9 +19,9 @@ from statem_dist.embedded import server
 from statem_dist.embedded.keeper import ASIDE_SUFFIX
 from statem_dist.embedded.locks import FileLock
 from statem_dist.embedded.place import Place
-from statem_dist.embedded.resp import Connection, ReplyError
 from statem_dist.embedded.server import Endpoint, ensure, status, stop
 from statem_dist.errors import Unavailable
+from statem_dist.resp import Connection, ReplyError
 
 PATIENCE_SECONDS = 30.0
 """How long a condition may take to come true; only a failure takes that long."""

@@ -162,10 +162,10 @@ def void(_: object) -> None:
 @pytest.mark.parametrize("take_away", [kill_server, freeze_server], ids=["killed", "frozen"])
 def test_redis_may_be_away_for_ten_seconds(site: Site, take_away: Callable[[Site], Callable[[], None]]) -> None:
     """A worker keeps its result until Redis is back, the transition commits once, and the worker takes more work."""
-    patient = {"STATEM_LEASE_SECONDS": "30", "STATEM_PATIENCE_SECONDS": "60"}
+    site.environment |= {"STATEM_LEASE_SECONDS": "30", "STATEM_PATIENCE_SECONDS": "60"}
     site.start(WAITS_FOR_FILE)
-    worker = site.worker("-c", "2", **patient)
-    waiting = site.begin("goto", "b", "--run-id", "r", "--json", **patient)
+    worker = site.worker("-c", "2")
+    waiting = site.begin("goto", "b", "--run-id", "r", "--json")
     in_the_middle(site)
     bring_back = take_away(site)
     timer = threading.Timer(OUTAGE_SECONDS, bring_back)
@@ -179,7 +179,7 @@ def test_redis_may_be_away_for_ten_seconds(site: Site, take_away: Callable[[Site
     assert worker.running
     assert site.events() == ["goto"]
     assert len(site.lines("begun")) == 1
-    again = site.json("goto", "c", "--run-id", "r", **patient)
+    again = site.json("goto", "c", "--run-id", "r")
     assert f":{worker.pid}:" in again["results"][0]["by"]
 
 

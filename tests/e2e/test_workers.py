@@ -56,7 +56,7 @@ def executed_by(result: dict[str, Any], worker: Program) -> bool:
 
 @pytest.mark.slow
 def test_a_warm_shutdown_loses_nothing(site: Site) -> None:
-    """SIGTERM lets the running check end, what was not begun is back in the queue, and a second worker does the rest."""
+    """SIGTERM lets the running check end, what was not begun is in the queue again, and a second worker does it."""
     site.environment |= NO_REMINDERS
     runs = submit(site, 12)
     first = site.worker("-c", "1")

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from statem_dist.embedded import server
 from statem_dist.embedded.place import Place
-from statem_dist.embedded.resp import Connection
+from statem_dist.resp import Connection
 
 PATIENCE_SECONDS = 30.0
 """How long a condition may take to come true; only a failure takes that long."""
@@ -196,11 +196,6 @@ class Site:
         assert worker.running, worker.stderr
         return worker
 
-    def all_at_once(self, *commands: Sequence[str]) -> list[Said]:
-        """Start several commands together and wait for all of them."""
-        programs = [self.begin(*words) for words in commands]
-        return [program.wait() for program in programs]
-
     def many(self, *commands: Sequence[str]) -> None:
         """Run many commands that must succeed, a few at a time."""
         with ThreadPoolExecutor(4) as pool:
@@ -252,8 +247,9 @@ class Site:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             short_dir = Place.of(self.state_dir).short_dir
-            for folder in (self.folder, *([short_dir] if short_dir else [])):
-                shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(self.folder, ignore_errors=True)
+            if short_dir is not None:
+                shutil.rmtree(short_dir, ignore_errors=True)
 
     def _program(self, argv: Sequence[str], name: str, settings: Mapping[str, str]) -> Program:
         program = Program(argv, self.folder, {**self.environment, **settings}, name)

@@ -18,7 +18,7 @@ from kombu import Queue
 from statem_dist.dispatch import TASK_NAME, NoDispatch, PushWithCommit, task_message
 from statem_dist.protocol.progress import Batch
 from statem_dist.publish import PublishAfterCommit
-from statem_dist.store.redis_store import connect
+from statem_dist.store.redis_client import connect
 from statem_workers.app import broker_url_for, make_app
 from tests.support.servers import RealServer, real_server
 

@@ -2,7 +2,7 @@
 
 Without acknowledgements Celery's prefetch limit does nothing: a worker would take every message of its queues
 into memory. ``BoundedIntake`` lets it take what its slots can begin, and a few more, so that a slot that falls
-free finds work at once. ``hand_back`` returns the unbegun ones to their queues when the worker stops.
+free finds work at once. When the worker stops, it returns the unbegun ones to their queues.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import suppress
 from queue import Empty
 from typing import Any
 
-from celery import bootsteps
+from celery import bootsteps, signals
 from celery.worker import state
 from celery.worker.consumer.tasks import Tasks
 
@@ -27,34 +27,64 @@ logger = logging.getLogger(__name__)
 
 
 class BoundedIntake(bootsteps.StartStopStep):
-    """Consumer step: consume no more while as many messages are held as slots and look-ahead allow, or at the end."""
+    """Consumer step: take no more while as many messages are held as slots and look-ahead allow, none at the end."""
 
     requires = (Tasks,)
+
+    def __init__(self, consumer: Any, **options: Any) -> None:
+        super().__init__(consumer, **options)
+        self._taken: list[Any] = []
+        signals.task_received.connect(self._note, weak=False)
 
     def start(self, consumer: Any) -> None:
         """Bound the intake of the consumer's channel; called again after each reconnection."""
         channel = consumer.task_consumer.channel
-        qos = channel.qos
-        within_prefetch = qos.can_consume
+        within_prefetch = channel.qos.can_consume
         held_max = consumer.pool.num_processes + LOOK_AHEAD
 
         def can_consume() -> bool:
             return state.should_stop is None and len(state.requests) < held_max and bool(within_prefetch())
 
-        qos.can_consume = can_consume
+        channel.qos.can_consume = can_consume
         if _READ in getattr(channel, "handlers", ()):
             channel.handlers[_READ] = _dropping_nonsense(channel.handlers[_READ], consumer)
 
     def stop(self, consumer: Any) -> None:
-        """Take the answer to the last request for a message, when the worker stops.
-
-        Such a request waits in the server. Left there, it would be given the very message that is handed back next,
-        and nobody would ever read it.
-        """
+        """Hand back what was taken and not begun, when the worker stops; called at each reconnection too."""
+        if state.should_stop is None:
+            return
+        # A request for one more message may wait in the server. Left there, it would be given the very message that
+        # is handed back next, and nobody would ever read it.
         channel = consumer.task_consumer.channel if consumer.task_consumer else None
-        if state.should_stop is not None and getattr(channel, "_in_poll", None):
+        if getattr(channel, "_in_poll", None):
             with suppress(Empty, *consumer.connection_errors):
                 channel.handlers[_READ]()
+        _hand_back(consumer.app, self._unbegun())
+
+    def _note(self, request: Any, **_: Any) -> None:
+        """Remember a message that has just been taken. Celery does so too, and forgets it first in a shutdown."""
+        self._taken = [*self._unbegun(), request]
+
+    def _unbegun(self) -> list[Any]:
+        return [request for request in self._taken if request.time_start is None]
+
+
+def _hand_back(app: Any, requests: list[Any]) -> None:
+    """Return messages to their queues. One that is begun all the same is sent twice, which does no harm."""
+    if not requests:
+        return
+    with app.connection_for_write() as connection, connection.Producer() as producer:
+        for request in requests:
+            producer.publish(
+                request.body,
+                exchange="",
+                routing_key=request.delivery_info["routing_key"],
+                headers=request.message.headers,
+                content_type=request.content_type,
+                content_encoding=request.content_encoding,
+                correlation_id=request.correlation_id,
+            )
+    logger.info("handed %d unbegun messages back", len(requests))
 
 
 def _dropping_nonsense(read: Callable[[], object], consumer: Any) -> Callable[[], object]:
@@ -74,24 +104,3 @@ def _dropping_nonsense(read: Callable[[], object], consumer: Any) -> Callable[[]
             return True
 
     return read_or_drop
-
-
-def hand_back(app: Any) -> int:
-    """Return messages that were taken and not begun to their queues; give how many there were."""
-    unbegun = [request for request in list(state.requests.values()) if request not in state.active_requests]
-    if not unbegun:
-        return 0
-    with app.connection_for_write() as connection, connection.Producer() as producer:
-        for request in unbegun:
-            queue = request.delivery_info["routing_key"]
-            producer.publish(
-                request.body,
-                exchange="",
-                routing_key=queue,
-                headers=request.message.headers,
-                content_type=request.content_type,
-                content_encoding=request.content_encoding,
-                correlation_id=request.correlation_id,
-            )
-    logger.info("handed %d unbegun messages back", len(unbegun))
-    return len(unbegun)

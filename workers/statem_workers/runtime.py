@@ -14,12 +14,14 @@ from statem_dist.checks.environment import worker_environment
 from statem_dist.checks.process import Supervisor
 from statem_dist.coordinator import Coordinator
 from statem_dist.engine import dispatcher_for
+from statem_dist.errors import Usage
 from statem_dist.executor import Executor
 from statem_dist.identity import this_process
 from statem_dist.leases import RENEWALS_PER_LEASE, LeaseKeeper
 from statem_dist.protocol.model import Place, Worker
 from statem_dist.settings import Settings
-from statem_dist.store.redis_store import RedisStore, connect
+from statem_dist.store.client import client_for
+from statem_dist.store.redis_store import RedisStore
 
 PATIENCE_SECONDS = 300.0
 """A worker holds results that nobody else has: it waits long for a store that is away."""
@@ -28,7 +30,6 @@ PATIENCE_SECONDS = 300.0
 class WorkerOptions(Struct, frozen=True):
     """How a worker was started. ``pass_env`` names variables of its own environment that commands get."""
 
-    redis_url: str
     queues: tuple[str, ...]
     concurrency: int
     pool: str
@@ -38,16 +39,27 @@ class WorkerOptions(Struct, frozen=True):
     log_level: str = "INFO"
 
 
+def store_url(settings: Settings) -> str:
+    """Return the URL of the state store, which a worker is always given.
+
+    Raises:
+        Usage: it was not.
+    """
+    if settings.redis_url is None:
+        raise Usage("A worker process needs STATEM_REDIS_URL.", hint="Start workers with `statem-dist worker`.")
+    return settings.redis_url
+
+
 class Runtime:
     """The executor of one process, and what it stands on."""
 
     def __init__(self, options: WorkerOptions, settings: Settings) -> None:
         self.pid = os.getpid()
-        store = RedisStore(connect(options.redis_url), patience_seconds=PATIENCE_SECONDS)
+        store = RedisStore(client_for(store_url(settings)), patience_seconds=PATIENCE_SECONDS)
         renewals = RedisStore(
-            connect(options.redis_url), patience_seconds=settings.lease_seconds / (2 * RENEWALS_PER_LEASE)
+            client_for(store_url(settings)), patience_seconds=settings.lease_seconds / (2 * RENEWALS_PER_LEASE)
         )
-        self.coordinator = Coordinator(store, dispatcher_for(settings, options.redis_url), settings)
+        self.coordinator = Coordinator(store, dispatcher_for(settings, store_url(settings)), settings)
         self.supervisor = Supervisor(kill_grace_seconds=settings.kill_grace_seconds)
 
         def environment(place: Place, variables: dict[str, str]) -> dict[str, str]:

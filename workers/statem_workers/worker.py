@@ -18,10 +18,11 @@ from statem_dist.publish import broker_unavailable
 from statem_dist.reaper import Reaper
 from statem_dist.roster import ANNOUNCE_SECONDS, Roster, WorkerCard
 from statem_dist.settings import Settings
-from statem_dist.store.redis_store import RedisStore, connect
+from statem_dist.store.client import client_for
+from statem_dist.store.redis_store import RedisStore
 from statem_workers.app import broker_url_for, make_app
-from statem_workers.intake import BoundedIntake, hand_back
-from statem_workers.runtime import WorkerOptions, configure, runtime
+from statem_workers.intake import BoundedIntake
+from statem_workers.runtime import WorkerOptions, configure, runtime, store_url
 
 POOLS = ("threads", "prefork", "solo")
 """Pools that run commands well. Gevent spends ten times the processor time per command and is refused."""
@@ -46,8 +47,8 @@ def run_worker(options: WorkerOptions, settings: Settings) -> int:
         logging.getLogger(noisy).setLevel(logging.WARNING)
     # Celery warns root because of pickled tasks; this application accepts JSON alone.
     warnings.simplefilter("ignore", SecurityWarning)
-    app = make_app(settings.broker_url or broker_url_for(options.redis_url), options.queues, events=options.events)
-    _require_reachable(app, options, settings)
+    app = make_app(settings.broker_url or broker_url_for(store_url(settings)), options.queues, events=options.events)
+    _require_reachable(app, settings)
     app.steps["consumer"].add(BoundedIntake)
     configure(options, settings)
     presence = Presence(options, settings)
@@ -64,12 +65,8 @@ def run_worker(options: WorkerOptions, settings: Settings) -> int:
         reaper.close()
         runtime().executor.stop(options.grace_seconds)
 
-    def stopped(**_: Any) -> None:
-        hand_back(app)
-
     signals.worker_ready.connect(ready, weak=False)
     signals.worker_shutting_down.connect(shutting_down, weak=False)
-    signals.worker_shutdown.connect(stopped, weak=False)
     worker = app.Worker(
         concurrency=options.concurrency,
         pool=options.pool,
@@ -88,7 +85,7 @@ class Presence:
     """Announces this worker to the roster, in a thread of its own."""
 
     def __init__(self, options: WorkerOptions, settings: Settings) -> None:
-        store = RedisStore(connect(options.redis_url), patience_seconds=ANNOUNCE_SECONDS)
+        store = RedisStore(client_for(store_url(settings)), patience_seconds=ANNOUNCE_SECONDS)
         self._roster = Roster(store)
         self._card = WorkerCard(
             id=this_process("worker"),
@@ -122,9 +119,9 @@ class Presence:
                 logger.warning("%s", error.message)
 
 
-def _require_reachable(app: Any, options: WorkerOptions, settings: Settings) -> None:
+def _require_reachable(app: Any, settings: Settings) -> None:
     """Fail at once, with the reason, where Celery would try for ever."""
-    RedisStore(connect(options.redis_url), patience_seconds=settings.patience_seconds).clock()
+    RedisStore(client_for(store_url(settings)), patience_seconds=settings.patience_seconds).clock()
     try:
         with app.connection_for_read() as connection:
             connection.ensure_connection(max_retries=1, interval_start=0.2, timeout=settings.patience_seconds)

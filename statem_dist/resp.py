@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import socket
 from types import TracebackType
-from typing import TypeAlias, Union
+from typing import Any, TypeAlias, Union
 
 Argument: TypeAlias = str | bytes | int | float
 Reply: TypeAlias = Union[str, bytes, int, "ReplyError", "list[Reply]", None]
 """Simple strings are ``str``, bulk strings ``bytes``, null ``None``; an error inside an array is a value."""
+
+
+_END = b"\r\n"
+_CHUNK_BYTES = 64 * 1024
 
 
 class ReplyError(Exception):
@@ -50,7 +54,7 @@ class Connection:
         except BaseException:
             self._socket.close()
             raise
-        self._stream = self._socket.makefile("rb")
+        self._received = bytearray()
 
     def call(self, *arguments: Argument) -> Reply:
         """Send one command and return its reply.
@@ -69,6 +73,22 @@ class Connection:
         if isinstance(reply, ReplyError):
             raise reply
         return reply
+
+    def read(self) -> list[Any]:
+        """Return the next reply of a connection that is subscribed to channels.
+
+        Raises:
+            As ``call``; ProtocolError also when it is no message of a subscription.
+        """
+        reply = self._read()
+        if not isinstance(reply, list):
+            raise ProtocolError(f"{reply!r} is no message of a subscription")
+        return reply
+
+    @property
+    def buffered(self) -> bool:
+        """Whether bytes have arrived already that nobody has read."""
+        return bool(self._received)
 
     def info(self, section: str) -> dict[str, str]:
         """Return one section of INFO as its names and values.
@@ -101,7 +121,6 @@ class Connection:
 
     def close(self) -> None:
         """Close the connection; closing it again does nothing."""
-        self._stream.close()
         self._socket.close()
 
     def __enter__(self) -> Connection:
@@ -113,10 +132,8 @@ class Connection:
         self.close()
 
     def _read(self) -> Reply:
-        line = self._stream.readline()
-        if not line.endswith(b"\r\n"):
-            raise ConnectionResetError("the server closed the connection")
-        kind, text = line[:1], line[1:-2]
+        line = self._take_line()
+        kind, text = line[:1], line[1:]
         match kind:
             case b"$":
                 return self._read_bulk(_integer(text))
@@ -133,12 +150,29 @@ class Connection:
                 raise ProtocolError(f"a reply cannot start with {line[:40]!r}")
 
     def _read_bulk(self, size: int) -> bytes | None:
-        if size < 0:
-            return None
-        data = self._stream.read(size + 2)
-        if len(data) < size + 2:
-            raise ConnectionResetError("the server closed the connection in the middle of a reply")
-        return data[:-2]
+        return None if size < 0 else self._take(size + len(_END))[: -len(_END)]
+
+    def _take_line(self) -> bytes:
+        """Return the next line without its end."""
+        searched = 0
+        while (end := self._received.find(_END, searched)) < 0:
+            searched = max(0, len(self._received) - 1)
+            self._receive()
+        return self._take(end + len(_END))[: -len(_END)]
+
+    def _take(self, size: int) -> bytes:
+        """Return the next bytes, exactly as many."""
+        while len(self._received) < size:
+            self._receive()
+        taken = bytes(self._received[:size])
+        del self._received[:size]
+        return taken
+
+    def _receive(self) -> None:
+        chunk = self._socket.recv(_CHUNK_BYTES)
+        if not chunk:
+            raise ConnectionResetError("the server closed the connection")
+        self._received += chunk
 
 
 def _encode(arguments: tuple[Argument, ...]) -> bytes:

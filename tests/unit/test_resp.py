@@ -12,7 +12,7 @@ from threading import Thread
 
 import pytest
 
-from statem_dist.embedded.resp import Connection, ProtocolError, Reply, ReplyError
+from statem_dist.resp import Connection, ProtocolError, Reply, ReplyError
 
 Serve = Callable[[bytes], str]
 

@@ -1,0 +1,144 @@
+"""Commands for people who decide: ``approvals``, ``approve``, ``reject``."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from statem_dist.cli.answer import Answer
+from statem_dist.cli.session import JsonOption, Session, StateDirOption, session
+from statem_dist.errors import NotFound
+from statem_dist.protocol.model import Actor
+
+if TYPE_CHECKING:
+    from statem_dist.decisions import Decision
+
+DECISIONS_MAX = 1000
+
+DecisionArgument = Annotated[
+    str, typer.Argument(metavar="DECISION", help="Its id as `approvals` lists it, or the run if only one waits there.")
+]
+CommentOption = Annotated[str, typer.Option("--comment", "-m", metavar="TEXT", help="Kept with the decision.")]
+ByOption = Annotated[
+    str | None, typer.Option("--by", metavar="NAME", help="Who decides (default: the name of this user).")
+]
+
+
+def approvals(state_dir: StateDirOption = None, as_json: JsonOption = False) -> Answer:
+    """List what waits for somebody's decision.
+
+    Example: statem-dist approvals
+    """
+    with session(state_dir) as at:
+        found = at.engine.decisions(DECISIONS_MAX)
+    data = {"ok": True, "approvals": [_view(decision) for decision in found]}
+
+    def as_text() -> str:
+        lines = [
+            f"{each.id}  {each.source} -> {each.target}"
+            f"{'  (an operator decides)' if each.operator else ''}\n    {each.question}"
+            for each in found
+        ]
+        return "\n".join(lines or ["Nothing waits for a decision."])
+
+    return Answer(data, as_text)
+
+
+def approve(
+    decision: DecisionArgument,
+    comment: CommentOption = "",
+    by: ByOption = None,
+    state_dir: StateDirOption = None,
+    as_json: JsonOption = False,
+) -> Answer:
+    """Approve a check that waits for a decision; the transition goes on.
+
+    Example: statem-dist approve demo/t4/before_transfer.0 -m "read and tried"
+    """
+    return _settle(decision, comment, by, state_dir, approved=True)
+
+
+def reject(
+    decision: DecisionArgument,
+    comment: CommentOption = "",
+    by: ByOption = None,
+    state_dir: StateDirOption = None,
+    as_json: JsonOption = False,
+) -> Answer:
+    """Reject a check that waits for a decision; the transition is blocked by it.
+
+    Example: statem-dist reject demo/t4/before_transfer.0 -m "the plan lacks a rollback"
+    """
+    return _settle(decision, comment, by, state_dir, approved=False)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands."""
+    for command in (approvals, approve, reject):
+        app.command()(command)
+
+
+def _settle(wanted: str, comment: str, by: str | None, state_dir: str | None, *, approved: bool) -> Answer:
+    from statem_dist import views
+
+    # Whoever calls as an agent does not decide for an operator. Only tokens of the service can prove more.
+    agent = os.environ.get("STATEM_AGENT_ID")
+    actor = Actor(id=by or agent or getpass.getuser(), role="agent" if agent and not by else "operator")
+    with session(state_dir) as at:
+        decision = _find(at, wanted)
+        settled = at.engine.decide(decision, approved=approved, comment=comment, by=actor, operator=not agent)
+        run, transition = settled.run, settled.transition
+        data = {
+            "ok": True,
+            "decision": decision.id,
+            "approved": approved,
+            "by": actor.id,
+            **views.settled_transition(run, transition),
+        }
+    verdict = "Approved" if approved else "Rejected"
+    then = {"committed": f"moved to {run.node}", None: "still waits"}.get(transition.outcome, str(transition.outcome))
+    return Answer(data, lambda: f"{verdict}: {decision.question}\nRun {run.id}: {then}")
+
+
+def _find(at: Session, wanted: str) -> Decision:
+    """Return the decision that is meant: by its id, or the only one of a run.
+
+    Raises:
+        NotFound: none is, or several are.
+    """
+    from statem_dist.decisions import Decision
+
+    run_id, _, rest = wanted.partition("/")
+    transition, _, check = rest.partition("/")
+    if check:
+        # Asked for by its full id it may have been settled already: then the decider says by whom.
+        return Decision.of_id(run_id, transition, check)
+    found = [each for each in at.engine.decisions(DECISIONS_MAX) if each.run_id == wanted]
+    if len(found) != 1:
+        listed = ", ".join(each.id for each in found) or "none"
+        raise NotFound(
+            f"{wanted!r} does not name one decision; waiting there: {listed}",
+            hint="`statem-dist approvals` lists what waits for a decision.",
+        )
+    return found[0]
+
+
+def _view(decision: Decision) -> dict[str, Any]:
+    return {
+        "id": decision.id,
+        "run_id": decision.run_id,
+        "transition": decision.transition,
+        "check": decision.check,
+        "question": decision.question,
+        "from": decision.source,
+        "to": decision.target,
+        "entry_id": decision.entry_id,
+        "spec_hash": decision.spec_hash,
+        "requested_by": decision.requested_by.id,
+        "requested_at": decision.requested_at,
+        "expires_at": decision.expires_at or None,
+        "operator": decision.operator,
+    }

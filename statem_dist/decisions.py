@@ -1,0 +1,77 @@
+"""What waits for somebody's decision: the inbox of approvals."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from statem_dist.protocol.answers import question_of
+from statem_dist.protocol.model import Actor, Run
+
+
+class Decision(Struct, frozen=True):
+    """A check that waits for somebody's decision. Its id names run, transition and check, and so entry, edge and
+    runbook version as well: another attempt is another transition, and needs another decision.
+
+    ``expires_at`` is in ms since the epoch, 0 for never.
+    """
+
+    run_id: str
+    transition: str
+    check: str
+    question: str
+    source: str
+    target: str
+    entry_id: str
+    spec_hash: str
+    requested_by: Actor
+    requested_at: int
+    expires_at: int
+    operator: bool
+
+    @classmethod
+    def of_id(cls, run_id: str, transition: str, check: str) -> Decision:
+        """Return a decision of which only the id is known, and whose standing the decider will judge."""
+        return cls(
+            run_id=run_id,
+            transition=transition,
+            check=check,
+            question=check,
+            source="",
+            target="",
+            entry_id="",
+            spec_hash="",
+            requested_by=Actor(),
+            requested_at=0,
+            expires_at=0,
+            operator=False,
+        )
+
+    @property
+    def id(self) -> str:
+        """The id by which it is approved or rejected."""
+        return f"{self.run_id}/{self.transition}/{self.check}"
+
+
+def decisions_of(run: Run) -> list[Decision]:
+    """Return what the open transition of a run waits for people to decide."""
+    transition = run.in_flight
+    if transition is None:
+        return []
+    waiting = (planned for planned in transition.plan if planned.id in transition.awaiting)
+    return [
+        Decision(
+            run_id=run.id,
+            transition=transition.id,
+            check=planned.id,
+            question=question_of(planned),
+            source=transition.source,
+            target=transition.target,
+            entry_id=run.entry_id,
+            spec_hash=run.runbook,
+            requested_by=transition.by,
+            requested_at=transition.opened_at,
+            expires_at=transition.awaiting[planned.id],
+            operator=planned.check.by == "operator",
+        )
+        for planned in waiting
+    ]

@@ -1,0 +1,92 @@
+"""Settling checks without a worker: messages, confirmations, and what is known when their turn comes.
+
+A manual check or a checklist is settled by what the caller of the transition confirmed or declined. Where the
+transition may wait for people, it waits instead for somebody's decision, unless that would be in vain because a
+stopping failure is on record already.
+"""
+
+from __future__ import annotations
+
+from statem_dist.protocol.graph import Checklist, Evidence, EvidenceTier, Manual, Message, Unmet
+from statem_dist.protocol.model import PlannedCheck, Transition
+from statem_dist.protocol.outcome import CheckResult, Outcome
+from statem_dist.protocol.progress import asks
+
+
+def answer(planned: PlannedCheck, transition: Transition) -> CheckResult:
+    """Return the result of a check that the protocol itself settles, at its turn."""
+    match planned.check.do:
+        case Message(text):
+            outcome = Outcome(passed=True, reason="shown", output=text)
+            return CheckResult(outcome=outcome, tier="attestation")
+        case Evidence(tier):
+            return _evidence(tier, transition)
+        case Unmet(text):
+            outcome = Outcome(passed=False, reason="check_failed", output=text)
+            return CheckResult(outcome=outcome, tier="verified")
+        case _:
+            return confirmation(planned, transition)
+
+
+def waits(planned: PlannedCheck, transition: Transition) -> bool:
+    """Return whether a check waits for somebody's decision; once a failure is on record, that would be in vain."""
+    answered = _covered(planned, transition) or planned.id in transition.confirmations.declined
+    if transition.on_manual == "fail" or not asks(planned) or answered:
+        return False
+    settled = (each for each in transition.plan if each.id in transition.results)
+    return all(transition.results[each.id].passed or not each.check.stops for each in settled)
+
+
+def question_of(planned: PlannedCheck) -> str:
+    """Return what a check asks, in its own words."""
+    match planned.check.do:
+        case Checklist(items, text):
+            listed = "; ".join(items)
+            return f"{text}: {listed}" if text else listed
+        case Manual(text):
+            return text
+        case do:
+            return str(getattr(do, "prompt", ""))
+
+
+def confirmation(planned: PlannedCheck, transition: Transition, preface: str = "") -> CheckResult:
+    """Settle a question by what the caller confirmed when the transition was requested."""
+    by = transition.by
+    text = question_of(planned)
+    tier: EvidenceTier = "attestation" if isinstance(planned.check.do, Checklist) else "decision"
+    if not planned.check.confirm:
+        outcome = Outcome(passed=True, reason="not_asked", output=text)
+        return CheckResult(outcome=outcome, tier="attestation")
+    if (reason := transition.confirmations.declined.get(planned.id)) is not None:
+        outcome = Outcome(passed=False, reason="rejected", output=reason or f"Declined: {text}")
+        return CheckResult(outcome=outcome, tier=tier, by=by.id, role=by.role)
+    if _covered(planned, transition):
+        outcome = Outcome(passed=True, reason="confirmed", output=text)
+        return CheckResult(outcome=outcome, tier=tier, by=by.id, role=by.role)
+    way = "confirm with --yes" if planned.check.by == "anyone" else "an operator decides: --on-manual wait"
+    output = f"{preface}Not confirmed: {text} ({way})"
+    return CheckResult(outcome=Outcome(passed=False, reason="not_confirmed", output=output), tier=tier)
+
+
+def _covered(planned: PlannedCheck, transition: Transition) -> bool:
+    """Return whether the caller's own confirmation settles a question: not where an operator has to decide."""
+    return planned.check.by == "anyone" and transition.confirmations.cover(planned.id)
+
+
+def _evidence(tier: EvidenceTier, transition: Transition) -> CheckResult:
+    """Settle a demand for evidence by what has passed before it in this transition."""
+    passed = [
+        planned.id
+        for planned in transition.plan
+        if planned.check.stops
+        and (result := transition.results.get(planned.id)) is not None
+        and result.passed
+        and result.tier == tier
+        and not (tier == "decision" and result.outcome.reason == "confirmed")
+    ]
+    if passed:
+        outcome = Outcome(passed=True, reason="passed", output=f"{tier}: {', '.join(passed)}")
+    else:
+        text = f"This edge requires {tier} evidence, and no blocking check that passed gives it."
+        outcome = Outcome(passed=False, reason="check_failed", output=text)
+    return CheckResult(outcome=outcome, tier="verified")

@@ -1,0 +1,123 @@
+"""The ``Client`` port on redis-py, with its own retries off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.client import PubSub
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry
+
+from statem_dist.errors import Unavailable
+from statem_dist.store.client import REPLY_TIMEOUT_SECONDS, Argument, Refused, Unreachable
+
+
+def connect(url: str) -> redis.Redis:
+    """Return a redis-py client that never repeats a command by itself and gives replies as they came.
+
+    Raises:
+        Unavailable: it is no URL of a Redis.
+    """
+    try:
+        client = redis.Redis.from_url(
+            url,
+            retry=Retry(NoBackoff(), 0),
+            socket_timeout=REPLY_TIMEOUT_SECONDS,
+            socket_connect_timeout=REPLY_TIMEOUT_SECONDS,
+            health_check_interval=0,
+            protocol=2,
+        )
+    except ValueError as error:
+        raise Unavailable(
+            f"The state store cannot be used: {str(error).rstrip('.')}.",
+            hint="STATEM_REDIS_URL must look like redis://host:6379/0, rediss://… or unix:///path.",
+        ) from error
+    client.response_callbacks.clear()
+    return client
+
+
+class RedisClient:
+    """Commands and subscriptions on a pool of redis-py.
+
+    Args:
+        client: as ``connect`` makes it.
+    """
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+
+    def call(self, *command: Argument) -> Any:
+        """Send one command and return its reply; see ``Client.call``."""
+        with _translated():
+            return self._client.execute_command(*command)  # type: ignore[no-untyped-call]
+
+    def call_many(self, commands: Iterable[Sequence[Argument]]) -> list[Any]:
+        """Send several commands in one round trip; see ``Client.call_many``."""
+        with _translated():
+            pipeline = self._client.pipeline(transaction=False)
+            for command in commands:
+                pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
+            return list(pipeline.execute())
+
+    def subscribe(self, channels: Sequence[str]) -> RedisSubscription:
+        """Listen to channels on a connection of their own."""
+        with _translated():
+            subscription = self._client.pubsub()  # type: ignore[no-untyped-call]
+            subscription.subscribe(*channels)
+            return RedisSubscription(subscription)
+
+    def close(self) -> None:
+        """Close the pool."""
+        self._client.close()
+
+
+class RedisSubscription:
+    """Channels listened to by redis-py."""
+
+    def __init__(self, subscription: PubSub) -> None:
+        self._subscription = subscription
+
+    def next(self, timeout: float) -> bytes | None:
+        """Return the next message; see ``Subscription.next``."""
+        with _translated():
+            message = self._subscription.get_message(timeout=timeout)
+            if message is None:
+                if not self._subscription.subscribed:
+                    raise Unreachable("the subscription ended")
+                return None
+            return bytes(message["data"]) if message["type"] == "message" else b""
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._subscription.close()
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Turn what redis-py raises into what the port promises."""
+    try:
+        yield
+    except (RedisConnectionError, RedisTimeoutError) as error:
+        # Among them is a server that is loading its data, which is worth waiting for like one that is away.
+        raise Unreachable(str(error) or type(error).__name__) from error
+    except ResponseError as error:
+        raise Refused(_code(error), str(error)) from error
+    except RedisError as error:
+        raise Unreachable(str(error) or type(error).__name__) from error
+
+
+def _code(error: ResponseError) -> str:
+    """Return the first word of an error reply, which redis-py cuts off for errors with a class of their own."""
+    known = {
+        "NoScriptError": "NOSCRIPT",
+        "OutOfMemoryError": "OOM",
+        "ReadOnlyError": "READONLY",
+        "ExecAbortError": "EXECABORT",
+    }
+    return known.get(type(error).__name__) or str(error).partition(" ")[0]

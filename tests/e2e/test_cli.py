@@ -1,0 +1,304 @@
+"""The command line as scripts and agents use it: exit codes, one JSON document, waiting, racing, odd places."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import typer
+
+from statem_dist.cli.main import app
+from statem_dist.embedded.place import Place
+from tests.support.programs import COMMAND, HAS_PROC, PATIENCE_SECONDS, Said, Site, eventually
+
+pytestmark = pytest.mark.e2e
+
+NOWHERE = {"STATEM_REDIS_URL": "redis://127.0.0.1:1/0", "STATEM_PATIENCE_SECONDS": "0.2"}
+"""A state store that refuses connections."""
+
+GATED = """
+nodes:
+  a:
+    before_transfer: [{run: "echo $$ >> begun; until [ -e opened ]; do sleep 0.05; done"}]
+    next: b
+  b: The end.
+"""
+
+THERE_AND_BACK = """
+nodes:
+  a: {before_transfer: [{run: "until [ -e opened ]; do sleep 0.05; done; rm opened"}], next: b}
+  b: {before_transfer: [{run: "until [ -e opened ]; do sleep 0.05; done; rm opened"}], next: a}
+"""
+
+PLAIN = "nodes: {a: {prompt: Read., before_transfer: [{run: 'test -e allowed'}], next: b}, b: The end.}"
+
+COMMANDS: dict[str, typer.core.TyperCommand] = dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+
+
+# --- racing ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("with_worker", [False, True], ids=["inline", "worker"])
+def test_of_two_gotos_at_once_one_wins(site: Site, with_worker: bool) -> None:
+    """The other one gets exit code 5 and is told which transition is in flight; each round commits exactly once."""
+    if with_worker:
+        site.worker("-c", "2")
+    site.start(THERE_AND_BACK)
+    rounds = 4
+    for number in range(rounds):
+        loser, winner = race(site, "ba"[number % 2])
+        assert (loser.exit_code, winner.exit_code) == (5, 0), (loser, winner)
+        assert loser.data["code"] == "transition_in_flight"
+        assert loser.data["details"]["transition"] == winner.data["transition"]
+        assert winner.data["transition"] in loser.data["error"]
+    assert site.events() == ["goto"] * rounds
+
+
+def race(site: Site, target: str) -> tuple[Said, Said]:
+    """Attempt the same transition twice at once; return what the first to end said, and the other."""
+    both = [site.begin("goto", target, "--run-id", "r", "--json") for _ in range(2)]
+    eventually(lambda: not all(each.running for each in both), "one of the two gives up")
+    first, second = sorted(both, key=lambda each: each.running)
+    site.write("opened")
+    return first.wait(), second.wait()
+
+
+# --- waiting -----------------------------------------------------------------------------------------------------
+
+
+def test_a_goto_that_is_not_waited_for_is_done_by_a_worker(site: Site) -> None:
+    """``--no-wait`` answers at once with the open transition, which a worker that comes later finishes."""
+    site.start(GATED)
+    submitted = site.json("goto", "b", "--run-id", "r", "--no-wait")
+    assert (submitted["ok"], submitted["outcome"], submitted["current"]) == (True, "pending", "a")
+    assert not site.lines("begun")
+    site.worker("-c", "1")
+    eventually(lambda: site.lines("begun"), "the worker has begun")
+    looking = site.json("cur", "--run-id", "r")
+    assert (looking["current"], looking["in_flight"]["transition"]) == ("a", submitted["transition"])
+    site.write("opened")
+    eventually(lambda: site.json("cur", "--run-id", "r")["current"] == "b", "the run has moved")
+
+
+@pytest.mark.parametrize("with_worker", [False, True], ids=["inline", "worker"])
+def test_a_wait_may_run_out(site: Site, with_worker: bool) -> None:
+    """``--timeout`` ends with exit code 7 and the transition open; later ``cur`` shows that it went through."""
+    if with_worker:
+        site.worker("-c", "1")
+    site.start(GATED)
+    pending = site.json("goto", "b", "--run-id", "r", "--timeout", "1", expect=7)
+    assert "pending" in pending["error"]
+    assert pending["details"]["outcome"] == "pending"
+    site.write("opened")
+    eventually(lambda: site.json("cur", "--run-id", "r")["current"] == "b", "the run has moved")
+    assert site.events() == ["goto"]
+
+
+# --- one JSON document, whatever happens --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "exit_code"),
+    [
+        ("validate plain.yaml", 0),
+        ("validate plain.yaml --strict", 0),
+        ("validate broken.yaml", 1),
+        ("validate missing.yaml", 1),
+        ("start plain.yaml --run-id other", 0),
+        ("start broken.yaml", 1),
+        ("start plain.yaml --env nonsense", 64),
+        ("start plain.yaml --pass-env NO_SUCH_VARIABLE", 64),
+        ("start plain.yaml --run-id ''", 1),
+        ("cur", 0),
+        ("state", 0),
+        ("ls b", 0),
+        ("ls nowhere", 1),
+        ("next", 0),
+        ("history", 0),
+        ("history --tail 1", 0),
+        ("history --tail lots", 64),
+        ("runs", 0),
+        ("runs --limit 0", 64),
+        ("goto b", 2),
+        ("transfer b", 2),
+        ("goto nowhere", 1),
+        ("goto", 64),
+        ("goto b --run-id nobody", 1),
+        ("goto b --timeout soon", 64),
+        ("save", 0),
+        ("cur --run-id nobody", 1),
+        ("cur --run-id ''", 1),
+        ("cur --nonsense", 64),
+        ("no-such-command", 64),
+        ("", 64),
+        ("doctor", 0),
+    ],
+)
+def test_stdout_is_one_json_document(furnished: Site, words: str, exit_code: int) -> None:
+    """With ``--json`` scripts can parse stdout after success, a block and every kind of error."""
+    said = furnished.run(*shlex.split(words), "--json")
+    assert said.exit_code == exit_code, said
+    require_one_document(said)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["start plain.yaml", "cur", "state", "ls a", "next", "history", "runs", "goto b", "save", "doctor"],
+)
+@pytest.mark.parametrize("url", [NOWHERE["STATEM_REDIS_URL"], "carrier-pigeon://coop"], ids=["refused", "scheme"])
+def test_an_unreachable_store_is_one_json_document(furnished: Site, words: str, url: str) -> None:
+    """Exit code 8 (for ``doctor``, whose errors are its findings, 1), the reason, and what to do about it."""
+    said = furnished.run(*words.split(), "--json", **{**NOWHERE, "STATEM_REDIS_URL": url})
+    assert said.exit_code == (1 if words == "doctor" else 8), said
+    require_one_document(said)
+    assert "STATEM_REDIS_URL" in said.stdout
+
+
+def require_one_document(said: Said) -> None:
+    """Require a parsable answer that says whether it is one of success, and an error that says what is wrong."""
+    assert said.data["ok"] is (said.exit_code == 0)
+    if said.exit_code:
+        assert said.data["error"]
+        assert "defect" not in said.data.get("hint", "")
+    assert "Traceback" not in said.stderr
+
+
+@pytest.fixture(scope="module")
+def furnished() -> Iterator[Site]:
+    """A site with a run that stands on ``a`` and whose move to ``b`` is blocked."""
+    site = Site()
+    try:
+        site.write("plain.yaml", PLAIN)
+        site.write("broken.yaml", "nodes: {a: {next: nowhere, prompt: [}")
+        site.json("start", "plain.yaml", "--run-id", "r")
+        yield site
+    finally:
+        site.close()
+
+
+def test_errors_for_people_go_to_stderr(furnished: Site) -> None:
+    """Without ``--json`` stdout is for data alone; an error and the way out of it stand on stderr."""
+    said = furnished.run("goto", "b", "--run-id", "nobody")
+    assert (said.exit_code, said.stdout) == (1, "")
+    assert re.search(r"^Error: .*nobody.*\nHint: .+\n$", said.stderr)
+
+
+def test_a_reader_that_goes_away_is_no_error_of_ours(furnished: Site) -> None:
+    """``| head -1`` and a closed stdout end the command without a word on stderr."""
+    for words in (["history"], ["state"], ["cur", "--json"], ["--help"]):
+        for pipe in ("| head -1", "| :"):
+            line = f"{shlex.join([*COMMAND, *words])} {pipe}"
+            done = subprocess.run(
+                line, shell=True, cwd=furnished.folder, env=furnished.environment, capture_output=True, text=True
+            )
+            assert done.stderr == "", (words, pipe)
+    done = subprocess.run(
+        f"{shlex.join([*COMMAND, 'cur'])} >&-",
+        shell=True,
+        cwd=furnished.folder,
+        env=furnished.environment,
+        capture_output=True,
+        text=True,
+    )
+    assert "Traceback" not in done.stderr
+
+
+def test_every_command_explains_itself(furnished: Site) -> None:
+    """``--help`` of each exits with 0, says what the command is for, and describes every option."""
+    assert len(COMMANDS) > 10
+    with ThreadPoolExecutor(4) as pool:
+        answers = dict(zip(COMMANDS, pool.map(lambda name: furnished.run(name, "--help"), COMMANDS), strict=True))
+    for name, said in answers.items():
+        assert (said.exit_code, said.stderr) == (0, ""), name
+        assert f"statem-dist {name}" in said.stdout
+        assert COMMANDS[name].help, name
+
+
+@pytest.mark.parametrize("words", [["--help"], ["-h"], ["--version"]])
+def test_the_program_explains_itself(furnished: Site, words: list[str]) -> None:
+    """Help and version exit with 0 and need no state."""
+    said = furnished.run(*words, **NOWHERE)
+    assert (said.exit_code, said.stderr) == (0, "")
+    assert "statem-dist" in said.stdout
+
+
+# --- places ------------------------------------------------------------------------------------------------------
+
+
+def test_a_state_directory_that_cannot_be_is_named(site: Site) -> None:
+    """Below a file nothing can be kept: exit code 8, one document that names the path and the option to change."""
+    site.write("file")
+    impossible = str(site.folder / "file" / "state")
+    path = str(site.write("plain.yaml", PLAIN))
+    for words in (["start", path], ["cur"], ["doctor"]):
+        said = site.run(*words, "--json", STATEM_STATE_DIR=impossible)
+        assert said.exit_code == (1 if words == ["doctor"] else 8), said
+        assert impossible in said.stdout
+        assert "--state-dir" in said.stdout
+        require_one_document(said)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_state_directory_that_is_read_only_is_named(site: Site) -> None:
+    """Without the right to write: exit code 8 and the path."""
+    site.state_dir.mkdir()
+    site.state_dir.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    assert str(site.state_dir) in site.json("cur", expect=8)["error"]
+
+
+def test_a_state_directory_may_have_a_long_path(site: Site) -> None:
+    """A path that is too long for a socket works like any other, and ``down`` leaves nothing behind."""
+    site.state_dir = site.folder / ("a" * 60) / ("b" * 60) / "state"
+    site.environment["STATEM_STATE_DIR"] = str(site.state_dir)
+    site.write("allowed")
+    site.start(PLAIN)
+    assert site.json("goto", "b", "--run-id", "r")["current"] == "b"
+    short_dir = Place.of(site.state_dir).short_dir
+    assert short_dir is not None
+    assert site.json("down")["stopped"] is True
+    assert not list(Path(short_dir).iterdir())
+
+
+def test_commands_that_start_together_share_one_server(site: Site) -> None:
+    """Eight first commands at once all succeed, on one server, and each run is there."""
+    path = str(site.write("plain.yaml", PLAIN))
+    runs = [f"r{number}" for number in range(8)]
+    programs = [site.begin("start", path, "--run-id", run_id, "--json") for run_id in runs]
+    said = [program.wait() for program in programs]
+    assert [each.exit_code for each in said] == [0] * 8, said
+    assert sorted(run["run_id"] for run in site.json("runs")["runs"]) == runs
+    if HAS_PROC:
+        assert len(site.processes("unixsocketperm")) == 1, "one keeper, which has one server"
+
+
+# --- the same behaviour as StateM ------------------------------------------------------------------------------------
+
+CONFORMANCE = Path(__file__).parents[3] / "shared" / "conformance"
+"""The scenarios that StateM itself passes, where they lie beside the checkout."""
+
+NOT_YET = ("dynamic", "prompts-name", "no-active-run")
+"""Parts of names of scenarios that need commands which do not exist yet: ``dynamic`` and ``prompt``."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not CONFORMANCE.is_dir(), reason="the conformance scenarios are not beside this checkout")
+def test_scenarios_of_statem_hold() -> None:
+    """Every scenario comes out as it does with StateM, each check executed by the command line itself."""
+    scenarios = [
+        str(path)
+        for path in sorted((CONFORMANCE / "scenarios").glob("*.yaml"))
+        if not any(part in path.stem for part in NOT_YET)
+    ]
+    runner = [sys.executable, str(CONFORMANCE / "run.py"), "--down", "--jobs", "2", "--command", shlex.join(COMMAND)]
+    done = subprocess.run([*runner, *scenarios], capture_output=True, text=True, timeout=20 * PATIENCE_SECONDS)
+    assert done.returncode == 0, done.stdout + done.stderr
