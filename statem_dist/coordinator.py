@@ -6,15 +6,15 @@ by deciding anew on the newer state, a bounded number of times.
 
 from __future__ import annotations
 
+import os
 import random
-import secrets
 import time
 
 from msgspec import Struct
 
 from statem_dist.dispatch import Dispatcher
 from statem_dist.errors import Conflict, NotFound
-from statem_dist.protocol.commands import Command, ExpireClaim, ExpireDecision, RecordOutcomes, Start
+from statem_dist.protocol.commands import Command, ExpireClaim, ExpireDecision, Import, RecordOutcomes, Start
 from statem_dist.protocol.decide import decide
 from statem_dist.protocol.events import Event
 from statem_dist.protocol.evolve import evolve
@@ -79,7 +79,7 @@ class Coordinator:
             if attempt:
                 time.sleep(random.uniform(0, 0.002 * 2 ** min(attempt, 6)))
             snapshot = seen if seen is not None and attempt == 0 else self.store.load(run_id)
-            if snapshot is None and not isinstance(command, Start):
+            if snapshot is None and not isinstance(command, Start | Import):
                 raise run_not_found(run_id)
             before = snapshot.run if snapshot else None
             now = snapshot.now if snapshot else self.store.clock()
@@ -149,6 +149,8 @@ class Coordinator:
     def _again_ms(self, snapshot: Snapshot, *, hinted: bool) -> int:
         """Return when to look at an overdue run again: at the next expiry, at the next try, or ever more rarely."""
         waits = [expiry - snapshot.now + 1 for expiry in snapshot.leases.values()]
+        awaiting = snapshot.run.in_flight.awaiting if snapshot.run.in_flight else {}
+        waits += [expires_at - snapshot.now for expires_at in awaiting.values() if expires_at]
         waits += [b.not_before - snapshot.now for b in pending(snapshot.run) if b.not_before > snapshot.now]
         if hinted:
             waits.append(min(self._grace_ms * 2 ** min(snapshot.hints, 20), REMIND_MS_MAX))
@@ -166,7 +168,7 @@ def run_not_found(run_id: str) -> NotFound:
 
 def _operation() -> str:
     """Return a new operation id; 48 random bits are plenty among the 16 that a run remembers."""
-    return secrets.token_hex(6)
+    return os.urandom(6).hex()
 
 
 def _overdue_events(snapshot: Snapshot) -> list[Event]:

@@ -19,8 +19,9 @@ import msgspec
 from msgspec import Struct
 
 from statem_dist.errors import Invalid, RunbookInvalid, StatemError
+from statem_dist.places import entry_folder
 from statem_dist.protocol.graph import Check, DynamicConfig, Manual, Runbook, Unmet
-from statem_dist.protocol.model import Actor, Confirmations, DynamicCheck, DynamicFacts, Origin, Run
+from statem_dist.protocol.model import Actor, Confirmations, DynamicCheck, DynamicFacts, OnManual, Origin, Run
 from statem_dist.runbook import Format, format_of, read_checks, read_plain, read_text
 from statem_dist.runbook.view import check_view
 from statem_dist.store.base import Store
@@ -43,14 +44,9 @@ class Registration(Struct, frozen=True, omit_defaults=True):
     error: str = ""
 
 
-def folder(run: Run) -> Path:
-    """Return the local folder of a run's current entry, into which check files may be dropped."""
-    return Path(run.place.state_dir) / "runs" / run.id / "dynamic" / run.entry_id
-
-
 def file_for(run: Run, agent_id: str) -> Path:
     """Return the file by which an agent may drop checks for the current entry."""
-    return folder(run) / f"checks.{re.sub(r'[^A-Za-z0-9._-]+', '-', agent_id)}.json"
+    return entry_folder(run) / f"checks.{re.sub(r'[^A-Za-z0-9._-]+', '-', agent_id)}.json"
 
 
 def config_of(run: Run, runbook: Runbook) -> DynamicConfig:
@@ -97,17 +93,22 @@ def registrations(store: Store, run: Run, config: DynamicConfig) -> list[Registr
         agent: msgspec.json.decode(document, type=Registration)
         for agent, document in store.dynamic(run.id, run.entry_id).items()
     }
-    for path in sorted(folder(run).glob("checks.*.json")):
+    for path in sorted(entry_folder(run).glob("checks.*.json")):
         dropped = _dropped(path, config)
         found[dropped.origin.agent_id] = dropped
     return [found[agent] for agent in sorted(found)]
 
 
-def snapshot(config: DynamicConfig, registered: Sequence[Registration], confirmations: Confirmations) -> DynamicFacts:
+def snapshot(
+    config: DynamicConfig,
+    registered: Sequence[Registration],
+    confirmations: Confirmations,
+    on_manual: OnManual = "fail",
+) -> DynamicFacts:
     """Return what a transition that opens now has to evaluate.
 
     Where something is wrong, that alone is evaluated, and never passes. Where the node wants the checks confirmed
-    as still current, they are evaluated only if that was done.
+    as still current, they are evaluated only if that was done, or if somebody may still do it.
     """
     producers = tuple(each.origin for each in registered)
     checks = tuple(DynamicCheck(check, each.origin) for each in registered for check in each.checks)
@@ -120,7 +121,9 @@ def snapshot(config: DynamicConfig, registered: Sequence[Registration], confirma
         return DynamicFacts(producers, tuple(DynamicCheck(Check(do=Unmet(text))) for text in problems))
     if config.stale_policy == "require_confirmation" and checks:
         question = DynamicCheck(Check(do=Manual(STILL_CURRENT)))
-        return DynamicFacts(producers, (question, *checks) if confirmations.cover(CONFIRM_ID) else (question,))
+        declined = CONFIRM_ID in confirmations.declined
+        counted = confirmations.cover(CONFIRM_ID) or (on_manual == "wait" and not declined)
+        return DynamicFacts(producers, (question, *checks) if counted else (question,))
     return DynamicFacts(producers, checks)
 
 
@@ -142,8 +145,7 @@ def registration_view(run: Run, registration: Registration) -> dict[str, Any]:
 
 def _dropped(path: Path, config: DynamicConfig) -> Registration:
     """Return what a dropped file registers, or why it cannot be used."""
-    agent = path.name.removeprefix("checks.").removesuffix(".json")
-    origin = Origin(agent_id=agent, at=0)
+    origin = Origin(agent_id=path.name.removeprefix("checks.").removesuffix(".json"), at=_written_at(path))
     try:
         text = read_text(path)
         origin = _declared_origin(text, path, origin)
@@ -152,16 +154,22 @@ def _dropped(path: Path, config: DynamicConfig) -> Registration:
         return Registration(origin, path=str(path), error=error.message)
 
 
-def _declared_origin(text: str, path: Path, fallback: Origin) -> Origin:
-    """Return the producer that a dropped file names, if it does."""
+def _written_at(path: Path) -> int:
+    """Return when a file was written, in ms since the epoch; 0 when it has just vanished, as its reader will find."""
+    try:
+        return round(path.stat().st_mtime * 1000)
+    except OSError:
+        return 0
+
+
+def _declared_origin(text: str, path: Path, named: Origin) -> Origin:
+    """Return the producer that a dropped file declares inside; else the one that its name says."""
     document = read_plain(text, source=str(path), format="json")
     producer = document.get("producer") if isinstance(document, dict) else None
     if not isinstance(producer, dict):
-        return fallback
+        return named
     return Origin(
-        agent_id=str(producer.get("agent_id") or fallback.agent_id),
-        role=str(producer.get("role") or ""),
-        at=round(path.stat().st_mtime * 1000),
+        agent_id=str(producer.get("agent_id") or named.agent_id), role=str(producer.get("role") or ""), at=named.at
     )
 
 

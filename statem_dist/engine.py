@@ -9,35 +9,36 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from statem_dist.coordinator import Applied, Coordinator
 from statem_dist.decisions import Decision, decisions_of
 from statem_dist.dispatch import Dispatcher, PushWithCommit
-from statem_dist.errors import Invalid, NotFound
-from statem_dist.follow import Deadline, Follower, OnEvent, Settled
-from statem_dist.inline import InlineWorker, is_abandoned
+from statem_dist.errors import Conflict, Invalid, NotFound
+from statem_dist.follow import Deadline, Follower, OnEvent, Settled, is_abandoned
 from statem_dist.leases import RENEWALS_PER_LEASE
 from statem_dist.protocol.answers import question_of
-from statem_dist.protocol.commands import Command, Decide, Goto, Resume, Save, Start
+from statem_dist.protocol.commands import Cancel, Command, Decide, ExpireDecision, Goto, Resume, Save, Start
 from statem_dist.protocol.graph import LlmReview, Runbook
-from statem_dist.protocol.model import Actor, Confirmations, DynamicFacts, OnManual, Place, PlannedCheck, Run
+from statem_dist.protocol.model import Actor, Confirmations, DynamicFacts, OnManual, Place, Run
 from statem_dist.protocol.plan import plan_goto
 from statem_dist.protocol.progress import CHECKS_QUEUE, asks, pending, waits_for_people
 from statem_dist.roster import Roster
-from statem_dist.runbook import Parsed
 from statem_dist.settings import Settings
 from statem_dist.store.base import Snapshot
 from statem_dist.store.client import client_for
 from statem_dist.store.codec import StoredRunbook
 from statem_dist.store.redis_store import RedisStore
 from statem_dist.store.watch import Watch, Watcher
+
+if TYPE_CHECKING:
+    from statem_dist.inline import InlineWorker
+    from statem_dist.runbook import Parsed
 
 RUN_ID_LENGTH_MAX = 200
 """Characters of a run id; it becomes part of keys, file names and environment variables."""
@@ -190,7 +191,7 @@ class Engine:
         """
         existing = self.store.load(request.run_id)
         if existing is not None:
-            self._settle_leftover(existing, deadline)
+            self._settle_leftover(self._expire_decisions(existing), deadline)
         queue = existing.run.place.queue if existing else request.place.queue
         inline = self._inline_worker(queue)
         worker = inline.worker if inline else None
@@ -239,13 +240,13 @@ class Engine:
             UnknownTarget: there is no such edge.
             TransitionInFlight: another transition of the run is open, and alive.
         """
-        seen = self._coordinator.load(run_id)
+        seen = self._look(run_id)
         run = seen.run
         left = self._settle_leftover(seen, deadline) if wait else None
         if left is not None and left.transition.kind == "goto" and left.transition.target == target:
             return left
         inline = self._inline_worker(run.place.queue) if wait else None
-        found = self._dynamic_facts(run, confirmations)
+        found = self._dynamic_facts(run, confirmations, on_manual)
         if found is not None:
             # They belong to this entry: if the run has moved on meanwhile, the command is stale.
             from_entry = from_entry or run.entry_id
@@ -282,7 +283,7 @@ class Engine:
         on_waiting: OnWaiting | None = None,
     ) -> Settled:
         """Run the ``out_hook`` of the current node without moving."""
-        seen = self._coordinator.load(run_id)
+        seen = self._look(run_id)
         run = seen.run
         self._settle_leftover(seen, deadline)
         inline = self._inline_worker(run.place.queue)
@@ -305,7 +306,7 @@ class Engine:
         by: Actor,
         operator: bool,
         deadline: Deadline = NEVER,
-        on_event: OnEvent | None = None,
+        on_waiting: OnWaiting | None = None,
     ) -> Settled:
         """Settle a check that waits for a decision, and see the transition through to what it does next.
 
@@ -313,7 +314,7 @@ class Engine:
             Conflict: somebody else has decided otherwise, or nothing waits for this decision any more.
             NotAuthorised: the check is for an operator to decide.
         """
-        seen = self._coordinator.load(decision.run_id)
+        seen = self._look(decision.run_id)
         inline = self._inline_worker(seen.run.place.queue)
         command = Decide(
             transition=decision.transition,
@@ -324,7 +325,24 @@ class Engine:
             operator=operator,
             worker=inline.worker if inline else None,
         )
-        return self._carry_out(decision.run_id, command, inline, deadline, on_event, seen=seen)
+        return self._carry_out(decision.run_id, command, inline, deadline, None, on_waiting=on_waiting, seen=seen)
+
+    def cancel(self, run_id: str, reason: str, by: Actor) -> Settled:
+        """End the open transition of a run where it stands; nothing that it would still do is done.
+
+        Raises:
+            Conflict: no transition is open, or it has committed already.
+        """
+        seen = self._coordinator.load(run_id)
+        if seen.run.in_flight is None:
+            raise Conflict(
+                f"Run {run_id!r} has no transition in flight; it stands on {seen.run.node!r}.",
+                details={"run_id": run_id, "current": seen.run.node},
+            )
+        command = Cancel(transition=seen.run.in_flight.id, reason=reason, by=by)
+        applied = self._coordinator.apply(run_id, command, seen)
+        assert applied.run.transition is not None
+        return Settled(run=applied.run, transition=applied.run.transition)
 
     def decisions(self, limit: int) -> list[Decision]:
         """Return what waits for somebody's decision, the runs that began last first."""
@@ -332,7 +350,7 @@ class Engine:
         for run_id in self.store.run_ids("waiting", limit):
             snapshot = self.store.load(run_id)
             if snapshot is not None:
-                found += decisions_of(snapshot.run)
+                found += decisions_of(self._expire_decisions(snapshot).run)
         return found
 
     def settled_run(self, run_id: str) -> Run:
@@ -341,9 +359,23 @@ class Engine:
         Raises:
             NotFound: there is none of that id.
         """
-        snapshot = self._coordinator.load(run_id)
+        snapshot = self._look(run_id)
         left = self._settle_leftover(snapshot, NEVER)
         return snapshot.run if left is None else left.run
+
+    def glance(self, run_id: str) -> tuple[Run, bool]:
+        """Return a run as it is, and whether its open transition is in good hands.
+
+        It is when it waits for people or for the time of another try, when a worker has it, or will have it. What a
+        killed caller has left is not finished here.
+
+        Raises:
+            NotFound: there is none of that id.
+        """
+        snapshot = self._look(run_id)
+        run = snapshot.run
+        taken = not self._inline or self.roster.serves(run.place.queue or CHECKS_QUEUE)
+        return run, run.in_flight is not None and (taken or not is_abandoned(snapshot))
 
     def waiting_reason(self, run: Run) -> str:
         """Return why the open transition of a run has not settled yet, in a sentence; empty if none is open."""
@@ -366,7 +398,28 @@ class Engine:
             return f"{batch.checks[0]} waits for a free slot in the queue {batch.queue!r}"
         return "its last result is being recorded"
 
-    def _dynamic_facts(self, run: Run, confirmations: Confirmations) -> DynamicFacts | None:
+    def _look(self, run_id: str) -> Snapshot:
+        """Return a run as it is, after ending what has waited too long for a decision.
+
+        Raises:
+            NotFound: there is none of that id.
+        """
+        return self._expire_decisions(self._coordinator.load(run_id))
+
+    def _expire_decisions(self, snapshot: Snapshot) -> Snapshot:
+        """End what has waited too long for a decision; return the run as it is then.
+
+        A reaper does that too, and sooner; but an embedded instance without a worker has none.
+        """
+        run_id = snapshot.run.id
+        late = [each for each in decisions_of(snapshot.run) if 0 < each.expires_at <= snapshot.now]
+        for decision in late:
+            self._coordinator.apply(run_id, ExpireDecision(transition=decision.transition, check=decision.check))
+        return self._coordinator.load(run_id) if late else snapshot
+
+    def _dynamic_facts(
+        self, run: Run, confirmations: Confirmations, on_manual: OnManual = "fail"
+    ) -> DynamicFacts | None:
         """Return what is registered for the current entry; None where its node accepts no dynamic checks."""
         node = self.runbook(run.runbook).node(run.node)
         if node is None or node.dynamic is None:
@@ -374,7 +427,7 @@ class Engine:
         from statem_dist import dynamic
 
         registered = dynamic.registrations(self.store, run, node.dynamic)
-        return dynamic.snapshot(node.dynamic, registered, confirmations)
+        return dynamic.snapshot(node.dynamic, registered, confirmations, on_manual)
 
     # --- carrying out ----------------------------------------------------------------------------------------
 
@@ -450,6 +503,9 @@ class Engine:
             return None
         with self._inline_lock:
             if queue not in self._inline_workers:
+                # Only who executes checks pays for what executes them.
+                from statem_dist.inline import InlineWorker
+
                 patience = self.settings.lease_seconds / (2 * RENEWALS_PER_LEASE)
                 self._inline_workers[queue] = InlineWorker(
                     self.store,
@@ -490,17 +546,8 @@ def clean_run_id(text: str) -> str:
 def new_run_id(name: str) -> str:
     """Return a run id for a new run of a runbook: its name, the time in UTC, and 16 random bits."""
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "run"
-    return f"{stem[:80]}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
-
-
-def workspace_of(spec: Path) -> str:
-    """Return the default workspace of a runbook file: the folder it lies in."""
-    return str(spec.resolve().parent)
-
-
-def _lacks_reviewer(planned: PlannedCheck) -> bool:
-    return isinstance(planned.check.do, LlmReview) and planned.check.do.run is None
+    return f"{stem[:80]}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.urandom(2).hex()}"
 
 
 def _request_id() -> str:
-    return f"req_{secrets.token_hex(8)}"
+    return f"req_{os.urandom(8).hex()}"

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from statem_dist.history import find_transition
+from statem_dist.identity import is_dead
 from statem_dist.protocol.events import Event
 from statem_dist.protocol.model import Run, Transition
-from statem_dist.store.base import Store
+from statem_dist.protocol.progress import pending, waits_for_people
+from statem_dist.store.base import Snapshot, Store
 
 OnEvent = Callable[[int, Event], None]
 """Called with the number and the value of each new event of a run that is being followed."""
@@ -84,3 +86,16 @@ class Follower:
         transition = find_transition(self._store, run, self.transition_id)
         assert transition is not None, "a transition that was opened is in the history"
         return Settled(run=run, transition=transition)
+
+
+def is_abandoned(snapshot: Snapshot) -> bool:
+    """Return whether nobody works on the open transition of a run any more.
+
+    It has no claim of a live worker, and it is not waiting for the time of another try.
+    """
+    transition = snapshot.run.in_flight
+    if transition is None or waits_for_people(snapshot.run):
+        return False
+    if any(batch.not_before > snapshot.now for batch in pending(snapshot.run)):
+        return False
+    return all(is_dead(claim.worker) for claim in transition.claims)

@@ -2,7 +2,8 @@
 
 The event log is finer: a ``goto`` is opened, its checks settle one by one, the run enters a node, the
 transition settles. Reading the last entries therefore folds backwards, from the newest event to the opening of
-the oldest transition asked for, and costs what those transitions cost, however long the history is.
+the oldest transition asked for, and costs what those transitions cost, however long the history is. Paging
+through a history and following it fold forwards.
 """
 
 from __future__ import annotations
@@ -13,14 +14,22 @@ from typing import Any
 
 from msgspec import Struct
 
-from statem_dist.protocol.events import Event, NodeEntered, RunCreated, RunRebound, TransitionOpened
+from statem_dist.protocol.events import (
+    Event,
+    NodeEntered,
+    RunCreated,
+    RunImported,
+    RunRebound,
+    TransitionOpened,
+    TransitionSettled,
+)
 from statem_dist.protocol.evolve import evolve
 from statem_dist.protocol.model import SCHEMA, Place, Run, Transition
 from statem_dist.store.base import Store
 from statem_dist.views import dynamic_facts, goto_facts, result_views
 
 PAGE = 200
-"""Events read at a time when folding backwards."""
+"""Events read at a time."""
 
 
 class Move(Struct, frozen=True):
@@ -39,7 +48,14 @@ class Rebinding(Struct, frozen=True):
     event: RunRebound
 
 
-def moves(store: Store, run: Run) -> Iterator[Move | Rebinding]:
+class Imported(Struct, frozen=True):
+    """The beginning of a run that StateM began, with the number of its event."""
+
+    number: int
+    event: RunImported
+
+
+def moves(store: Store, run: Run) -> Iterator[Move | Rebinding | Imported]:
     """Yield what happened to a run after its creation, newest first, the open transition included."""
     gathered: list[Event] = []
     before: int | None = None
@@ -48,6 +64,9 @@ def moves(store: Store, run: Run) -> Iterator[Move | Rebinding]:
         for number, event in page:
             before = number
             if isinstance(event, RunCreated):
+                return
+            if isinstance(event, RunImported):
+                yield Imported(number, event)
                 return
             if isinstance(event, RunRebound):
                 yield Rebinding(number, event)
@@ -68,16 +87,28 @@ def find_transition(store: Store, run: Run, transition_id: str) -> Transition | 
     return next((transition for transition in told if transition.id == transition_id), None)
 
 
-def history(store: Store, run: Run, limit: int | None = None) -> list[dict[str, Any]]:
-    """Return the entries of a run's history, oldest first; with a limit, the last ones.
+def history(store: Store, run: Run, limit: int | None = None, after: int | None = None) -> list[dict[str, Any]]:
+    """Return the entries of a run's history, oldest first.
+
+    Args:
+        store: where the run is kept.
+        run: the run.
+        limit: how many at the most; None means all.
+        after: the number of an event: only what began after it. Without it a limit means the last entries. With it,
+            it means the first ones, of which those of one event stay together, also beyond the limit, so that the
+            ``number`` of the last one is where to go on.
 
     Each entry is a mapping with ``event``, ``ts`` (ISO 8601, UTC) and the fields of its kind: ``start``,
     ``resume``, ``rebind``, ``migrate_current``, ``in_hook``, ``goto``, ``goto_blocked``, ``goto_cancelled``,
-    ``goto_error``, ``save``, ``save_blocked``.
+    ``goto_error``, ``save``, ``save_blocked``, ``import``. What stands before an ``import`` was written by StateM.
     """
+    if after is not None:
+        return _page(store, run, after, limit)
     newest_first: list[dict[str, Any]] = []
     for move in moves(store, run):
-        if isinstance(move, Rebinding):
+        if isinstance(move, Imported):
+            newest_first += reversed(_imported_entries(move))
+        elif isinstance(move, Rebinding):
             newest_first += reversed(_rebinding_entries(move))
         elif not move.transition.open:
             newest_first += reversed(_entries(move))
@@ -85,6 +116,70 @@ def history(store: Store, run: Run, limit: int | None = None) -> list[dict[str, 
             break
     oldest_first = newest_first[::-1]
     return oldest_first if limit is None else oldest_first[-limit:] if limit else []
+
+
+class Teller:
+    """Tells a history forwards: takes the events of a run in order, and tells each entry once it is complete.
+
+    It may begin anywhere: what is left of a transition that was opened before is passed over.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._opened_as = 0
+        self._gathered: list[Event] = []
+
+    def tell(self, number: int, event: Event) -> list[dict[str, Any]]:
+        """Return the entries that an event completes, oldest first."""
+        if isinstance(event, RunImported):
+            return _imported_entries(Imported(number, event))
+        if isinstance(event, RunRebound):
+            return _rebinding_entries(Rebinding(number, event))
+        if isinstance(event, TransitionOpened):
+            self._opened_as, self._gathered = number, [event]
+            return []
+        if self._gathered:
+            self._gathered.append(event)
+            if isinstance(event, TransitionSettled):
+                move = _fold(self._run, self._opened_as, self._gathered)
+                self._gathered = []
+                return _entries(move)
+        return []
+
+
+def events_after(store: Store, run: Run, after: int) -> Iterator[tuple[int, Event]]:
+    """Yield the events of a run with their numbers, oldest first, from after a number up to the run's version."""
+    while after < run.version:
+        page = store.events(run.id, after=after, limit=min(PAGE, run.version - after))
+        yield from page
+        if not page:
+            return
+        after = page[-1][0]
+
+
+def last_told(store: Store, run: Run) -> int:
+    """Return the number of the last event that the entries of a history cover: the open transition is not told."""
+    if run.in_flight is None:
+        return run.version
+    newest = next(moves(store, run))
+    assert isinstance(newest, Move), "the newest thing that happened to a run is its open transition"
+    return newest.number - 1
+
+
+def visited_nodes(store: Store, run: Run) -> frozenset[str]:
+    """Return the names of the nodes that a run has stood on, the current one included."""
+    arrivals = (RunCreated, RunImported, RunRebound, NodeEntered)
+    return frozenset(event.node for _, event in events_after(store, run, 0) if isinstance(event, arrivals))
+
+
+def _page(store: Store, run: Run, after: int, limit: int | None) -> list[dict[str, Any]]:
+    teller = Teller(run)
+    entries: list[dict[str, Any]] = []
+    for number, event in events_after(store, run, after):
+        if limit is not None and len(entries) >= limit:
+            break
+        entries += teller.tell(number, event)
+    return entries
 
 
 def _fold(run: Run, number: int, events: list[Event]) -> Move:
@@ -120,6 +215,22 @@ def _rebinding_entries(rebinding: Rebinding) -> list[dict[str, Any]]:
         moved = {"from": event.migrated_from, "to": event.node, "current_entry_id": event.entry_id}
         told.append({"event": "migrate_current", **facts, **moved})
     return told
+
+
+def _imported_entries(imported: Imported) -> list[dict[str, Any]]:
+    event = imported.event
+    arrival = {
+        "event": "import",
+        "ts": timestamp(event.at),
+        "number": imported.number,
+        "current": event.node,
+        "current_entry_id": event.entry_id,
+        "source": event.source,
+        "recorded_hash": event.recorded_hash,
+        "entries": len(event.history),
+        "left_out": event.left_out,
+    }
+    return [*event.history, arrival]
 
 
 def _entries(move: Move) -> list[dict[str, Any]]:

@@ -104,16 +104,3 @@ class InlineWorker:
     def apply(self, run_id: str, command: Command, seen: Snapshot | None = None) -> Applied:
         """Apply a command without sending its work to anybody else."""
         return self.coordinator.apply(run_id, command, seen)
-
-
-def is_abandoned(snapshot: Snapshot) -> bool:
-    """Return whether nobody works on the open transition of a run any more.
-
-    It has no claim of a live worker, and it is not waiting for the time of another try.
-    """
-    transition = snapshot.run.in_flight
-    if transition is None or waits_for_people(snapshot.run):
-        return False
-    if any(batch.not_before > snapshot.now for batch in pending(snapshot.run)):
-        return False
-    return all(is_dead(claim.worker) for claim in transition.claims)

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from statem_dist.protocol.graph import Runbook
 from statem_dist.protocol.model import Run
+from statem_dist.settings import Settings
 
 
 class Address(Struct, frozen=True):
@@ -21,6 +22,16 @@ class Address(Struct, frozen=True):
     run_id: str
     state_dir: str
     redis: bool = False
+
+    @classmethod
+    def of(cls, settings: Settings, run_id: str, command: str | None) -> Address:
+        """Return how a run is reached from here; ``command`` is how this tool is called, if not by its name."""
+        return cls(
+            command=command or "statem-dist",
+            run_id=run_id,
+            state_dir=str(settings.state_dir),
+            redis=not settings.embedded,
+        )
 
     def call(self, verb: str) -> str:
         """Return the command line of one verb on this run."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from statem_dist.dynamic import folder
+from statem_dist.places import entry_folder
 from statem_dist.protocol.graph import Node, Runbook
 from statem_dist.protocol.model import PlannedCheck, Purpose, Run, Transition
 from statem_dist.protocol.outcome import CheckResult
@@ -34,7 +34,7 @@ def node_status(run: Run, runbook: Runbook, agent_id: str) -> dict[str, Any]:
         "before_transfer": shown["before_transfer"],
         "dynamic_before_transfer": None
         if node.dynamic is None
-        else dynamic_view(node.dynamic) | {"resolved_path": str(folder(run))},
+        else dynamic_view(node.dynamic) | {"resolved_path": str(entry_folder(run))},
         "out_hook": shown["out_hook"],
         "next": [edge_view(edge) for edge in runbook.exits(run.node)],
         "in_flight": transition_reference(run.in_flight),

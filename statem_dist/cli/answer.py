@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -55,6 +56,19 @@ def print_error(error: StatemError, *, as_json: bool) -> None:
 def print_json(document: dict[str, Any]) -> None:
     """Print one JSON document; text in any script stays readable."""
     print(json.dumps(document, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
+
+
+def print_line(document: dict[str, Any]) -> None:
+    """Print a document as one line of JSON, at once: one of many, for a reader who waits for each."""
+    print(json.dumps(document, ensure_ascii=False), flush=True)
+
+
+def require_reader() -> None:
+    """Raise ``BrokenPipeError`` if the reader of stdout has gone, which a command that only waits would not notice."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    if poll.poll(0):
+        raise BrokenPipeError
 
 
 def close_quietly_after_broken_pipe() -> None:

@@ -83,13 +83,16 @@ def add_to(app: typer.Typer) -> None:
 
 def _settle(wanted: str, comment: str, by: str | None, state_dir: str | None, *, approved: bool) -> Answer:
     from statem_dist import views
+    from statem_dist.cli.progress import say_waiting
 
     # Whoever calls as an agent does not decide for an operator. Only tokens of the service can prove more.
     agent = os.environ.get("STATEM_AGENT_ID")
-    actor = Actor(id=by or agent or getpass.getuser(), role="agent" if agent and not by else "operator")
+    actor = Actor(id=by or agent or getpass.getuser(), role="agent" if agent else "operator")
     with session(state_dir) as at:
         decision = _find(at, wanted)
-        settled = at.engine.decide(decision, approved=approved, comment=comment, by=actor, operator=not agent)
+        settled = at.engine.decide(
+            decision, approved=approved, comment=comment, by=actor, operator=not agent, on_waiting=say_waiting
+        )
         run, transition = settled.run, settled.transition
         data = {
             "ok": True,

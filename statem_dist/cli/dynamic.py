@@ -9,6 +9,7 @@ import typer
 
 from statem_dist.cli.answer import Answer
 from statem_dist.cli.session import AgentIdOption, JsonOption, RunIdOption, StateDirOption, session
+from statem_dist.places import entry_folder
 from statem_dist.protocol.model import Actor, Run
 
 RoleOption = Annotated[
@@ -28,12 +29,11 @@ def path(
 
     Example: statem-dist dynamic path --run-id demo
     """
-    from statem_dist import dynamic
 
     with session(state_dir) as at:
         run = at.settled_run(run_id)
         by = at.actor(agent_id, agent_role, run)
-        place = dynamic.folder(run)
+        place = entry_folder(run)
         place.mkdir(parents=True, exist_ok=True)
     data = {**_where(run), "agent_id": by.id, "agent_role": by.role, "path": str(place)}
     return Answer(data, lambda: str(place))
@@ -85,7 +85,7 @@ def list_(run_id: RunIdOption = None, state_dir: StateDirOption = None, as_json:
         found = dynamic.registrations(at.engine.store, run, config) if config else []
     data = {
         **_where(run),
-        "path": str(dynamic.folder(run)),
+        "path": str(entry_folder(run)),
         "producers": [dynamic.registration_view(run, each) for each in found],
         "manifest": {"producers": [dynamic.origin_view(each.origin) for each in found]},
     }

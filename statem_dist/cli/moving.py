@@ -77,8 +77,9 @@ def start(
     """
     from statem_dist import runbook as runbooks
     from statem_dist.cli.progress import say_waiting
-    from statem_dist.engine import StartRequest, clean_run_id, new_run_id, workspace_of
+    from statem_dist.engine import StartRequest, clean_run_id, new_run_id
     from statem_dist.follow import Deadline
+    from statem_dist.places import workspace_of
     from statem_dist.protocol.model import Place
 
     path = Path(os.path.abspath(spec))
@@ -254,9 +255,33 @@ def save(
     return Answer(data, lambda: text.results(transition), _exit_code(settled), error)
 
 
+def cancel(
+    run_id: RunIdOption = None,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Kept in the history.")] = "",
+    agent_id: AgentIdOption = None,
+    agent_role: AgentRoleOption = None,
+    state_dir: StateDirOption = None,
+    as_json: JsonOption = False,
+) -> Answer:
+    """End the transition that is in flight; the run stays on its node, and a running command is ended.
+
+    Example: statem-dist cancel --run-id demo --reason "wrong target"
+    """
+    from statem_dist import views
+
+    with session(state_dir) as at:
+        run = at.engine.run(at.run_id(run_id))
+        by = at.actor(agent_id, agent_role, run)
+        settled = at.engine.cancel(run.id, reason or f"cancelled by {by.id}", by)
+    transition = settled.transition
+    data = {"ok": True, **views.settled_transition(settled.run, transition)}
+    told = f"Cancelled: transition {transition.id} ({transition.source} -> {transition.target}) of run {run.id}"
+    return Answer(data, lambda: told)
+
+
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
-    for command in (start, goto, transfer, save):
+    for command in (start, goto, transfer, save, cancel):
         app.command()(command)
 
 

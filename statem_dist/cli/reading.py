@@ -1,16 +1,17 @@
-"""Commands that look: ``validate``, ``cur``, ``state``, ``ls``, ``next``, ``history``, ``runs``."""
+"""Commands that look, from ``validate`` and ``cur`` to ``history``, ``evidence`` and the prompts."""
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from statem_dist.cli.answer import Answer
+from statem_dist.cli.answer import Answer, print_line, require_reader
 from statem_dist.cli.session import AgentIdOption, JsonOption, RunIdOption, Session, StateDirOption, session
-from statem_dist.errors import NotFound
+from statem_dist.errors import NotFound, Usage
 from statem_dist.protocol.model import Run
 
 if TYPE_CHECKING:
@@ -23,6 +24,10 @@ CommandOption = Annotated[
 
 TailOption = Annotated[
     int | None, typer.Option("--tail", "--limit", "-n", metavar="N", min=0, help="Only the last N entries.")
+]
+AfterOption = Annotated[
+    int | None,
+    typer.Option("--after", metavar="NUMBER", min=0, help="Only what began after this event; --limit then pages."),
 ]
 
 
@@ -58,7 +63,10 @@ def validate(
         "edges": edges,
         "warnings": warnings,
     }
-    return Answer(data, lambda: text.validated(found, warnings))
+    if not as_json:
+        for warning in warnings:
+            print(f"Warning: {warning}", file=sys.stderr)
+    return Answer(data, lambda: text.validated(found))
 
 
 def cur(
@@ -129,34 +137,90 @@ def next_(run_id: RunIdOption = None, state_dir: StateDirOption = None, as_json:
 def history(
     run_id: RunIdOption = None,
     tail: TailOption = None,
+    after: AfterOption = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Every event of the log, instead of an entry per move.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the run is finished; with --json a line per entry.")
+    ] = False,
     state_dir: StateDirOption = None,
     as_json: JsonOption = False,
-) -> Answer:
+) -> Answer | None:
     """Show what happened to the run, oldest first.
 
     Example: statem-dist history --tail 5
     """
+    from statem_dist import eventlog, views
     from statem_dist import history as told
-    from statem_dist import views
     from statem_dist.cli import text
 
+    if follow and after is not None and tail is not None:
+        raise Usage("A page (--after with --limit) ends.", hint="Leave out --limit or --follow.")
     with session(state_dir) as at:
         run = at.settled_run(run_id)
-        entries = told.history(at.engine.store, run, tail)
+        if follow:
+            _follow(at, run, tail, after, raw=raw, as_json=as_json)
+            return None
+        read = eventlog.event_log if raw else told.history
+        entries = read(at.engine.store, run, tail, after)
     data = {
         "ok": True,
         "run_id": run.id,
         "current": run.node,
         "version": run.version,
         "in_flight": views.transition_reference(run.in_flight),
-        "history": entries,
+        "events" if raw else "history": entries,
     }
-    return Answer(data, lambda: text.history(entries))
+    line = text.event_line if raw else text.history_line
+    return Answer(data, lambda: "\n".join(line(entry) for entry in entries))
+
+
+def _follow(at: Session, run: Run, tail: int | None, after: int | None, *, raw: bool, as_json: bool) -> None:
+    """Print what happened to a run and what happens to it, entry by entry or event by event, as it comes."""
+    from statem_dist import eventlog
+    from statem_dist import history as told
+    from statem_dist.cli import text
+    from statem_dist.engine import LOOK_AGAIN_SECONDS
+
+    def show(entries: list[dict[str, Any]]) -> None:
+        for entry in entries:
+            if as_json:
+                print_line(entry)
+            else:
+                print(text.event_line(entry) if raw else text.history_line(entry), flush=True)
+        require_reader()
+
+    store = at.engine.store
+    if tail is not None:
+        show(eventlog.event_log(store, run, tail) if raw else told.history(store, run, tail))
+        after = run.version if raw else told.last_told(store, run)
+    tell: eventlog.Tell = (lambda number, event: [eventlog.event_view(number, event)]) if raw else told.Teller(run).tell
+    for entries in eventlog.follow(store, at.engine.watcher, run.id, tell, after or 0, LOOK_AGAIN_SECONDS):
+        show(entries)
+
+
+def evidence(run_id: RunIdOption = None, state_dir: StateDirOption = None, as_json: JsonOption = False) -> Answer:
+    """Show what stood behind each transition: verified, decided, attested or judged, and by whom.
+
+    Example: statem-dist evidence --run-id demo
+    """
+    from statem_dist import evidence as evidences
+    from statem_dist.history import moves
+
+    with session(state_dir) as at:
+        run = at.settled_run(run_id)
+        found = evidences.backings(moves(at.engine.store, run))
+    data = {
+        "ok": True,
+        "run_id": run.id,
+        "current": run.node,
+        "evidence": [evidences.backing_view(backing) for backing in found],
+    }
+    return Answer(data, lambda: evidences.table(found) if found else "No transition was made yet.")
 
 
 def runs(
     status: Annotated[
-        Literal["active", "moving", "finished"] | None,
+        Literal["active", "moving", "waiting", "finished"] | None,
         typer.Option("--status", help="Only runs of this status."),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, max=1000, help="At most N runs.")] = 50,
@@ -220,12 +284,7 @@ def compact_prompt(
 def _address(at: Session, run: Run, command: str | None) -> Address:
     from statem_dist.resume import Address
 
-    return Address(
-        command=command or os.environ.get("STATEM_COMMAND") or "statem-dist",
-        run_id=run.id,
-        state_dir=at.scope,
-        redis=not at.settings.embedded,
-    )
+    return Address.of(at.settings, run.id, command or os.environ.get("STATEM_COMMAND"))
 
 
 def _prompt_answer(run: Run, text: str, state_dir: str) -> Answer:
@@ -243,7 +302,7 @@ def _prompt_answer(run: Run, text: str, state_dir: str) -> Answer:
 
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
-    for command in (validate, cur, state, ls, history, runs):
+    for command in (validate, cur, state, ls, history, evidence, runs):
         app.command()(command)
     app.command("next")(next_)
     app.command()(prompt)

@@ -44,12 +44,12 @@ def graph(run: Run, runbook: Runbook) -> str:
     return "\n".join(lines)
 
 
-def validated(runbook: Runbook, warnings: list[str]) -> str:
+def validated(runbook: Runbook) -> str:
     """Return what a valid runbook consists of."""
     lines = [f"Valid: {runbook.name}", f"Initial: {runbook.initial}"]
     lines.append(f"Nodes: {', '.join(node.name for node in runbook.nodes)}")
     lines += [f"Edge: {edge.source} -> {edge.target}{_limit(edge)}" for edge in runbook.edges]
-    return "\n".join([*lines, *(f"Warning: {warning}" for warning in warnings)])
+    return "\n".join(lines)
 
 
 def moved(settled: Settled, listed: str) -> str:
@@ -105,11 +105,6 @@ def title(check: Check) -> str:
     return f"{check.type}: {line}" if line else check.type
 
 
-def history(entries: list[dict[str, Any]]) -> str:
-    """Return the entries of a history, one line each."""
-    return "\n".join(_history_line(entry) for entry in entries)
-
-
 _TESTS = frozenset({"exists", "non_empty", "contains", "not_contains", "matches", "json_path", "equals", "one_of"})
 
 
@@ -143,7 +138,20 @@ def _limit(edge: Edge) -> str:
     return f"  (max_attempts {edge.max_attempts})" if edge.max_attempts is not None else ""
 
 
-def _history_line(entry: dict[str, Any]) -> str:
+def event_line(view: dict[str, Any]) -> str:
+    """Return an event of the log in one line: time, number, what happened, and to what."""
+    what = [view["event"], *(view[key] for key in ("transition", "kind", "check", "node") if key in view)]
+    if "target" in view:
+        what.append(f"{view['source']} -> {view['target']}")
+    what += view.get("checks", ())
+    outcome = view["result"]["outcome"] if "result" in view else view.get("outcome")
+    what.append(outcome["reason"] if isinstance(outcome, dict) else outcome)
+    what += [view.get("stage"), view.get("reason"), view.get("worker")]
+    return f"{view['ts']}  {view['number']:>4}  {' '.join(word for word in what if word)}"
+
+
+def history_line(entry: dict[str, Any]) -> str:
+    """Return an entry of a history in one line: time, what happened, and how much of it failed."""
     what = entry["event"]
     if "from" in entry:
         what += f" {entry['from']} -> {entry['to']}"

@@ -73,17 +73,23 @@ def _covered(planned: PlannedCheck, transition: Transition) -> bool:
     return planned.check.by == "anyone" and transition.confirmations.cover(planned.id)
 
 
+def evidence_of(planned: PlannedCheck, transition: Transition) -> EvidenceTier | None:
+    """Return the tier of evidence that a check has given in a transition; None if it gave none.
+
+    Only what has passed and would have stopped the transition is evidence. What the caller confirmed itself is its
+    own word, whatever it was asked; and that evidence was demanded, or that something is missing, proves nothing.
+    """
+    result = transition.results.get(planned.id)
+    if result is None or not result.passed or not planned.check.stops:
+        return None
+    if isinstance(planned.check.do, Evidence | Unmet):
+        return None
+    return "attestation" if result.outcome.reason == "confirmed" else result.tier
+
+
 def _evidence(tier: EvidenceTier, transition: Transition) -> CheckResult:
     """Settle a demand for evidence by what has passed before it in this transition."""
-    passed = [
-        planned.id
-        for planned in transition.plan
-        if planned.check.stops
-        and (result := transition.results.get(planned.id)) is not None
-        and result.passed
-        and result.tier == tier
-        and not (tier == "decision" and result.outcome.reason == "confirmed")
-    ]
+    passed = [planned.id for planned in transition.plan if evidence_of(planned, transition) == tier]
     if passed:
         outcome = Outcome(passed=True, reason="passed", output=f"{tier}: {', '.join(passed)}")
     else:

@@ -5,7 +5,7 @@ Whatever is random or comes from outside (ids, jitter, who asks) comes in with t
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 
@@ -25,6 +25,26 @@ class Start(Struct, frozen=True):
     labels: dict[str, str] = {}
     request_id: str = ""
     worker: Worker | None = None
+
+
+class Import(Struct, frozen=True):
+    """Create a run that StateM began, where it stood; no hook runs. ``RunImported`` says what the fields mean.
+
+    ``created_at`` is 0 where nobody knows.
+    """
+
+    run_id: str
+    runbook: Runbook
+    place: Place
+    by: Actor
+    node: str
+    entry_id: str
+    created_at: int
+    attempts: dict[str, int]
+    history: tuple[dict[str, Any], ...]
+    left_out: int
+    recorded_hash: str
+    source: str
 
 
 class Resume(Struct, frozen=True):
@@ -105,7 +125,7 @@ class Decide(Struct, frozen=True):
 
 
 class ExpireDecision(Struct, frozen=True):
-    """Settle a check whose wait for a decision has expired."""
+    """Settle a check whose wait for a decision has expired. Before that time it decides to nothing."""
 
     transition: str
     check: str
@@ -135,6 +155,7 @@ class Cancel(Struct, frozen=True):
 
 Command: TypeAlias = (
     Start
+    | Import
     | Resume
     | Goto
     | Save

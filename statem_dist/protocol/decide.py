@@ -6,12 +6,13 @@ Who may send what, and what it leads to:
 command           allowed when                                  otherwise
 ================  ============================================  ==============================================
 Start             the run does not exist                        decides to nothing when it is a repeat
+Import            the run does not exist                        Conflict
 Goto              no transition is open; the edge exists        TransitionInFlight; UnknownTarget; Conflict
 Resume, Save      no transition is open                         TransitionInFlight
 ClaimWork         the batch is owed and nobody has it           decides to nothing
 RecordOutcomes    the token is that of a live claim             decides to nothing
 Decide            the check waits for a decision                Conflict; NotAuthorised
-ExpireDecision    the check waits for a decision                decides to nothing
+ExpireDecision    the check has waited for too long             decides to nothing
 ReturnWork        the token is that of a live claim             decides to nothing
 ExpireClaim       the token is that of a live claim             decides to nothing
 Cancel            that transition is open and did not commit    Conflict
@@ -36,6 +37,7 @@ from statem_dist.protocol.commands import (
     ExpireClaim,
     ExpireDecision,
     Goto,
+    Import,
     RecordOutcomes,
     Resume,
     ReturnWork,
@@ -49,6 +51,7 @@ from statem_dist.protocol.events import (
     Event,
     NodeEntered,
     RunCreated,
+    RunImported,
     RunRebound,
     TransitionOpened,
     TransitionSettled,
@@ -59,7 +62,7 @@ from statem_dist.protocol.events import (
 from statem_dist.protocol.evolve import evolve
 from statem_dist.protocol.graph import Retry, Runbook
 from statem_dist.protocol.model import PlannedCheck, Run, Transition, Worker
-from statem_dist.protocol.outcome import INFRASTRUCTURE, CheckResult, Outcome, tier_of
+from statem_dist.protocol.outcome import INFRASTRUCTURE, CheckResult, Outcome, Reason, tier_of
 from statem_dist.protocol.plan import plan_goto, plan_in_hook, plan_out_hook
 from statem_dist.protocol.progress import (
     Committing,
@@ -89,10 +92,13 @@ def decide(run: Run | None, command: Command, now: int) -> list[Event]:
         TransitionInFlight: another transition of the run is open.
         UnknownTarget: no edge leads from the current node to the target.
         Conflict: the caller's view of the run is stale.
+        NotAuthorised: somebody else has to decide this.
     """
     if isinstance(command, Start):
         return _start(run, command, now)
-    assert run is not None, "every command but Start is for a run that exists"
+    if isinstance(command, Import):
+        return _import(run, command, now)
+    assert run is not None, "every other command is for a run that exists"
     match command:
         case Goto():
             return _goto(run, command, now)
@@ -153,6 +159,30 @@ def _start(run: Run | None, command: Start, now: int) -> list[Event]:
         final=final,
     )
     return _follow(None, [created, opened], now, command.worker)
+
+
+def _import(run: Run | None, command: Import, now: int) -> list[Event]:
+    if run is not None:
+        raise _exists(run)
+    runbook = command.runbook
+    imported = RunImported(
+        at=now,
+        run_id=command.run_id,
+        runbook=runbook.hash,
+        runbook_name=runbook.name,
+        node=command.node,
+        entry_id=command.entry_id,
+        place=command.place,
+        created_at=command.created_at or now,
+        by=command.by,
+        final=not runbook.exits(command.node),
+        attempts=command.attempts,
+        history=command.history,
+        left_out=command.left_out,
+        recorded_hash=command.recorded_hash,
+        source=command.source,
+    )
+    return [imported]
 
 
 def _goto(run: Run, command: Goto, now: int) -> list[Event]:
@@ -275,11 +305,15 @@ def _is_repeat(run: Run, request_id: str) -> bool:
 
 def _refuse_unless_repeated(run: Run, request_id: str) -> None:
     if not _is_repeat(run, request_id):
-        raise Conflict(
-            f"Run {run.id!r} exists already; it stands on {run.node!r}.",
-            hint="Resume it, or choose another run id.",
-            details={"run_id": run.id, "current": run.node},
-        )
+        raise _exists(run)
+
+
+def _exists(run: Run) -> Conflict:
+    return Conflict(
+        f"Run {run.id!r} exists already; it stands on {run.node!r}.",
+        hint="Resume it, or choose another run id.",
+        details={"run_id": run.id, "current": run.node},
+    )
 
 
 def _refuse_other_runbook(run: Run, runbook: Runbook) -> None:
@@ -479,34 +513,46 @@ def _decide(run: Run, command: Decide, now: int) -> list[Event]:
     if (result := transition.results.get(planned.id)) is not None:
         if result.by == command.by.id and result.passed == command.approved:
             return []
-        verdict = result.outcome.reason
-        raise _stale(run, command, f"it was {verdict} by {result.by or 'nobody'} before")
+        by = f" by {result.by}" if result.by else ""
+        raise _stale(run, command, f"it has ended before, as {result.outcome.reason}{by}")
     if not transition.open or planned.id not in transition.awaiting:
         raise _stale(run, command, f"nothing waits for it (the transition is {transition.outcome or 'open'})")
+    if _has_expired(transition, planned.id, now):
+        raise _stale(run, command, "it comes too late, the time to decide is over")
     if planned.check.by == "operator" and not command.operator:
         raise NotAuthorised(
             f"The check {planned.id} of run {run.id!r} is for an operator to decide.",
             hint="Ask an operator: statem-dist approvals",
             details={"run_id": run.id, "transition": transition.id, "check": planned.id},
         )
+    # Who approves what it was asked itself has only confirmed it: that is no decision by somebody else.
+    itself = command.by.id == transition.by.id and not command.operator
+    passing: Reason = "confirmed" if itself else "approved"
     outcome = Outcome(
         passed=command.approved,
-        reason="approved" if command.approved else "rejected",
+        reason=passing if command.approved else "rejected",
         output=command.comment or question_of(planned),
     )
-    result = CheckResult(outcome=outcome, tier="decision", by=command.by.id, role=command.by.role)
+    tier = tier_of(planned.check) if itself else "decision"
+    result = CheckResult(outcome=outcome, tier=tier, by=command.by.id, role=command.by.role)
     return _follow(run, [CheckSettled(now, transition.id, planned.id, result)], now, command.worker)
 
 
 def _expire_decision(run: Run, command: ExpireDecision, now: int) -> list[Event]:
     transition = run.in_flight
-    if transition is None or transition.id != command.transition or command.check not in transition.awaiting:
+    if transition is None or transition.id != command.transition:
+        return []
+    if not _has_expired(transition, command.check, now):
         return []
     planned = transition.planned(command.check)
     assert planned is not None, "only planned checks are waited for"
     outcome = Outcome(passed=False, reason="expired", output=f"Nobody decided in time: {question_of(planned)}")
     result = CheckResult(outcome=outcome, tier="decision")
     return _follow(run, [CheckSettled(now, transition.id, planned.id, result)], now, None)
+
+
+def _has_expired(transition: Transition, check: str, now: int) -> bool:
+    return 0 < transition.awaiting.get(check, 0) <= now
 
 
 def _stale(run: Run, command: Decide, why: str) -> Conflict:

@@ -6,7 +6,7 @@ epoch by the clock of the store; order never depends on it.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 
@@ -36,6 +36,31 @@ class RunCreated(Struct, frozen=True, tag_field="event", tag="run_created", omit
     by: Actor = Actor()
     final: bool = False
     labels: dict[str, str] = {}
+
+
+class RunImported(Struct, frozen=True, tag_field="event", tag="run_imported", omit_defaults=True):
+    """A run that StateM began goes on here, where it stood.
+
+    ``history`` holds its entries as StateM wrote them, oldest first; ``left_out`` counts those that were not
+    taken along. ``recorded_hash`` is that of the runbook that StateM followed last, ``source`` where all
+    this was read.
+    """
+
+    at: int
+    run_id: str
+    runbook: str
+    runbook_name: str
+    node: str
+    entry_id: str
+    place: Place
+    created_at: int
+    by: Actor = Actor()
+    final: bool = False
+    attempts: dict[str, int] = {}
+    history: tuple[dict[str, Any], ...] = ()
+    left_out: int = 0
+    recorded_hash: str = ""
+    source: str = ""
 
 
 class RunRebound(Struct, frozen=True, tag_field="event", tag="run_rebound", omit_defaults=True):
@@ -154,6 +179,7 @@ class TransitionSettled(Struct, frozen=True, tag_field="event", tag="transition_
 
 Event: TypeAlias = (
     RunCreated
+    | RunImported
     | RunRebound
     | TransitionOpened
     | WorkClaimed

@@ -14,6 +14,7 @@ from statem_dist.protocol.events import (
     Event,
     NodeEntered,
     RunCreated,
+    RunImported,
     RunRebound,
     TransitionOpened,
     TransitionSettled,
@@ -25,7 +26,7 @@ from statem_dist.protocol.model import REQUESTS_KEPT, SCHEMA, Claim, Run, Transi
 
 
 def replay(events: Iterable[Event]) -> Run:
-    """Return the run that these events made. The first one must be ``RunCreated``."""
+    """Return the run that these events made. The first one is ``RunCreated`` or ``RunImported``."""
     run: Run | None = None
     for event in events:
         run = evolve(run, event)
@@ -35,9 +36,9 @@ def replay(events: Iterable[Event]) -> Run:
 
 def evolve(run: Run | None, event: Event) -> Run:
     """Return the run after one event; its version is one higher."""
-    if isinstance(event, RunCreated):
+    if isinstance(event, RunCreated | RunImported):
         assert run is None, "a run is created once"
-        return _created(event)
+        return _created(event) if isinstance(event, RunCreated) else _imported(event)
     assert run is not None, "the first event of a run creates it"
     run = replace(run, version=run.version + 1, updated_at=event.at)
     if isinstance(event, RunRebound):
@@ -90,6 +91,24 @@ def _created(event: RunCreated) -> Run:
         version=1,
         final=event.final,
         labels=event.labels,
+        by=event.by,
+        schema=SCHEMA,
+    )
+
+
+def _imported(event: RunImported) -> Run:
+    return Run(
+        id=event.run_id,
+        runbook=event.runbook,
+        runbook_name=event.runbook_name,
+        place=event.place,
+        node=event.node,
+        entry_id=event.entry_id,
+        created_at=event.created_at,
+        updated_at=event.at,
+        version=1,
+        final=event.final,
+        attempts=event.attempts,
         by=event.by,
         schema=SCHEMA,
     )

@@ -144,9 +144,10 @@ def _steps(transition: Transition, stage: Stage) -> tuple[tuple[PlannedCheck, ..
 def _batches(run: Run, transition: Transition, steps: tuple[tuple[PlannedCheck, ...], ...]) -> tuple[Batch, ...]:
     first = steps[0]
     if len(first) > 1 or _has_siblings(transition, first[0]):
-        groups: list[tuple[PlannedCheck, ...]] = [(planned,) for planned in first]
+        groups: list[tuple[PlannedCheck, ...]] = [(planned,) for planned in first if not decided_here(planned)]
     else:
-        groups = [_sequence(run, steps)]
+        # A question that waits for somebody's decision is offered to no worker: the sequence is empty.
+        groups = [sequence] if (sequence := _sequence(run, steps)) else []
     return tuple(
         Batch(
             run=run.id,
@@ -156,7 +157,7 @@ def _batches(run: Run, transition: Transition, steps: tuple[tuple[PlannedCheck, 
             not_before=transition.not_before.get(group[0].id, 0),
         )
         for group in groups
-        if not decided_here(group[0]) and transition.claim_on(group[0].id) is None
+        if transition.claim_on(group[0].id) is None
     )
 
 

@@ -2,14 +2,27 @@
 
 ``load`` and ``parse`` turn YAML or JSON into an immutable ``statem_dist.protocol.graph.Runbook`` or raise
 ``RunbookInvalid`` with every problem and its place. The views are the JSON shapes of StateM's commands.
-Importing this package loads no YAML library; parsing YAML does.
+Importing this package loads nothing: a command that only shows a stored runbook never needs a parser.
 """
 
 from __future__ import annotations
 
-from statem_dist.runbook.parse import Format, Parsed, format_of, load, parse, read_checks, read_plain, read_text
-from statem_dist.runbook.problems import Problem
-from statem_dist.runbook.view import check_view, dynamic_view, edge_view, node_view, steps_view
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from statem_dist.runbook.parse import (
+        Format,
+        Parsed,
+        format_of,
+        load,
+        parse,
+        read_checks,
+        read_plain,
+        read_text,
+    )
+    from statem_dist.runbook.problems import Problem
+    from statem_dist.runbook.view import check_view, dynamic_view, edge_view, node_view, steps_view
 
 __all__ = [
     "Format",
@@ -27,3 +40,11 @@ __all__ = [
     "read_text",
     "steps_view",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for when it is first asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = "problems" if name == "Problem" else "view" if name.endswith("_view") else "parse"
+    return getattr(import_module(f"{__name__}.{home}"), name)

@@ -67,7 +67,7 @@ _ALL_KEYWORDS = frozenset().union(*KEYWORDS.values())
 _RETRY_KEYWORDS = frozenset(Retry.__struct_fields__)
 _RETRY_ON: tuple[RetryOn, ...] = ("infrastructure", "failed", "timed_out")
 _QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"|\\.", re.DOTALL)
-_PIPE = re.compile(r"(?<!\|)\|(?!\|)")
+_PIPE = re.compile(r"(?<![|>])\|(?!\|)")
 
 
 class CheckReader:

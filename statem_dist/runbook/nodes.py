@@ -6,6 +6,7 @@ Nodes are a mapping of names or a list; edges stand under their source node (``n
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal, cast
 
 from msgspec import Struct
@@ -63,7 +64,7 @@ class GraphReader:
         initial = self._initial(fields)
         if self._names_known:
             self._check_references()
-            self._look_for_islands(initial)
+            self._look_at_structure(initial)
         return Runbook(
             hash=digest,
             name=fields.name("name") or name,
@@ -281,20 +282,45 @@ class GraphReader:
                 near = Suggestion(reference.name, self._nodes)
                 self._problems.error(reference.at, reference.where, f"'{reference.name}' is not a node", near=near)
 
-    def _look_for_islands(self, initial: str) -> None:
-        targets: dict[str, list[str]] = {}
+    def _look_at_structure(self, initial: str) -> None:
+        """Advise on nodes that no run comes to, on those that no run gets away from, and on checks that never run."""
+        exits: dict[str, list[str]] = {}
+        entrances: dict[str, list[str]] = {}
         for source, target in self._edges:
-            targets.setdefault(source, []).append(target)
-        reached = {initial}
-        waiting = [initial]
-        while waiting:
-            for target in targets.get(waiting.pop(), ()):
-                if target not in reached:
-                    reached.add(target)
-                    waiting.append(target)
+            exits.setdefault(source, []).append(target)
+            entrances.setdefault(target, []).append(source)
+        ends = [name for name in self._nodes if name not in exits]
+        reached = _reach([initial], exits)
+        # Without any end a runbook is meant to go round for ever, and no part of it is a trap.
+        leads_to_an_end = _reach(ends, entrances) if ends else set(self._nodes)
         for name, at in self._node_at.items():
+            label = f"node '{name}'"
             if name not in reached:
-                self._problems.advice(at, f"node '{name}'", f"no way leads here from the initial node '{initial}'")
+                self._problems.advice(at, label, f"no way leads here from the initial node '{initial}'")
+            elif name not in leads_to_an_end:
+                message = "no way leads from here to an end of the runbook"
+                self._problems.advice(at, label, message, hint="a run that gets here can never finish")
+            node = self._nodes[name]
+            if name in ends and (node.before_transfer or node.dynamic is not None):
+                unused = "before_transfer" if node.before_transfer else "dynamic_before_transfer"
+                self._problems.advice(
+                    at,
+                    label,
+                    f"no edge leaves this node, so it is an end and its {unused} never runs",
+                    hint="add the edge that is missing, or move the checks to the edges that lead here",
+                )
+
+
+def _reach(begin: Iterable[str], ways: dict[str, list[str]]) -> set[str]:
+    """Return the nodes that can be reached from some, those included."""
+    reached = set(begin)
+    waiting = list(reached)
+    while waiting:
+        for name in ways.get(waiting.pop(), ()):
+            if name not in reached:
+                reached.add(name)
+                waiting.append(name)
+    return reached
 
 
 def _type_name(value: Value) -> str:

@@ -110,6 +110,12 @@ class Store(Protocol):
     def save_dynamic(self, run_id: str, entry_id: str, agent_id: str, document: bytes) -> None:
         """Keep what an agent registers for an entry, in place of what it had registered."""
 
+    def stops(self, run_id: str, session: str) -> bytes | None:
+        """Return what is kept of a session of an agent host that wanted to stop, or None."""
+
+    def save_stops(self, run_id: str, session: str, document: bytes) -> None:
+        """Keep that for some days, in place of what was kept."""
+
     def save_log(self, run_id: str, transition: str, check: str, text: str) -> None:
         """Keep the longer output of a check."""
 

@@ -12,6 +12,7 @@ key                                type         holds
 ``statem:{s}:events:ID``           stream       one entry per event; the entry id is ``VERSION-0``
 ``statem:{s}:log:ID:CHECK``        string       the longer output of a check, for a week
 ``statem:{s}:dynamic:ID:ENTRY``    hash         agent id to the dynamic checks it registered for the entry
+``statem:{s}:stops:ID:SESSION``    string       how often a host's session was told to go on; for a week
 ``statem:{s}:due``                 sorted set   run id, scored by when the reaper is to look at it (server ms)
 ``statem:{s}:runs``                sorted set   run id, scored by creation (ms)
 ``statem:{s}:status:STATUS``       sorted set   the same, one per status
@@ -60,6 +61,11 @@ def log(run_id: str, transition: str, check: str) -> str:
 def dynamic(run_id: str, entry_id: str) -> str:
     """Return the key of the dynamic checks of one entry."""
     return f"statem:{{{shard_of(run_id)}}}:dynamic:{run_id}:{entry_id}"
+
+
+def stops(run_id: str, session: str) -> str:
+    """Return the key of what a session of an agent host was told when it wanted to stop."""
+    return f"statem:{{{shard_of(run_id)}}}:stops:{run_id}:{session}"
 
 
 def due(shard: int) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha1
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, TypeVar
 
 from statem_dist.errors import Unavailable
@@ -41,10 +41,16 @@ FAULTS = {
 
 UNREACHABLE_HINT = "Check that Redis runs and that STATEM_REDIS_URL is right; `statem-dist doctor` shows more."
 
+STOPS_SECONDS = 7 * 24 * 3600
+"""How long it is remembered that a session was told to go on: longer than a session lasts."""
+
 PAUSE_SECONDS_MAX = 1.0
 """Longest pause between two tries of an unreachable server."""
 
 Answer = TypeVar("Answer")
+
+
+SCRIPTS = Path(__file__).with_name("lua")
 
 
 class Script:
@@ -52,7 +58,7 @@ class Script:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.source = files("statem_dist.store").joinpath(f"lua/{name}.lua").read_text(encoding="utf-8")
+        self.source = (SCRIPTS / f"{name}.lua").read_text(encoding="utf-8")
         self.sha = sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
 
@@ -208,6 +214,15 @@ class RedisStore:
     def save_dynamic(self, run_id: str, entry_id: str, agent_id: str, document: bytes) -> None:
         """Keep what an agent registers for an entry, in place of what it had registered."""
         self.call("HSET", keys.dynamic(run_id, entry_id), agent_id, document)
+
+    def stops(self, run_id: str, session: str) -> bytes | None:
+        """Return what is kept of a session of an agent host that wanted to stop, or None."""
+        document: bytes | None = self.call("GET", keys.stops(run_id, session))
+        return document
+
+    def save_stops(self, run_id: str, session: str, document: bytes) -> None:
+        """Keep that for ``STOPS_SECONDS``, in place of what was kept."""
+        self.call("SET", keys.stops(run_id, session), document, "EX", STOPS_SECONDS)
 
     def save_log(self, run_id: str, transition: str, check: str, text: str) -> None:
         """Keep the longer output of a check for ``LOG_SECONDS``."""

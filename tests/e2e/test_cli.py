@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -70,6 +71,25 @@ def race(site: Site, target: str) -> tuple[Said, Said]:
     first, second = sorted(both, key=lambda each: each.running)
     site.write("opened")
     return first.wait(), second.wait()
+
+
+@pytest.mark.parametrize("with_worker", [False, True], ids=["inline", "worker"])
+def test_a_check_may_look_at_its_own_run(site: Site, with_worker: bool) -> None:
+    """Reads work while the transition is in flight; a ``goto`` from within is told of it, and nothing hangs."""
+    if with_worker:
+        site.worker("-c", "1")
+    command = shlex.join(COMMAND)
+    inside = (
+        f"{command} cur --run-id $STATEM_RUN_ID --json > cur.json && "
+        f"{command} history --run-id $STATEM_RUN_ID --json > history.json; "
+        f"{command} goto b --run-id $STATEM_RUN_ID --json > goto.json; echo $?"
+    )
+    site.start(f"nodes: {{a: {{before_transfer: [{{run: '{inside}'}}], next: b}}, b: The end.}}")
+    moved = site.json("goto", "b", "--run-id", "r")
+    assert moved["results"][0]["output"] == "5"
+    seen, nested = (json.loads((site.folder / name).read_text()) for name in ("cur.json", "goto.json"))
+    assert seen["in_flight"]["transition"] == nested["details"]["transition"] == moved["transition"]
+    assert site.events() == ["goto"]
 
 
 # --- waiting -----------------------------------------------------------------------------------------------------

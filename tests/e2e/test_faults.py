@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -132,13 +133,67 @@ def test_ctrl_c_ends_the_command_and_leaves_the_rest_to_the_next(site: Site) -> 
     interrupted.interrupt()
     said = interrupted.wait()
     assert said.exit_code == 130
-    assert "Interrupted" in said.stderr
-    assert "the next command on this run finishes it" in said.stderr
+    assert "is not settled yet" in said.stderr
+    assert "statem-dist cur" in said.stderr
     assert "Traceback" not in said.stderr
     eventually(lambda: not site.processes("sleep\x00611"), "the command is gone", site.processes)
     moved = site.json("goto", "b", "--run-id", "r")
     assert (moved["current"], moved["transition"]) == ("b", "t2")
     assert site.events() == ["goto"]
+
+
+def test_a_worker_that_was_frozen_comes_back_too_late(site: Site) -> None:
+    """What it reports after its lease has passed to another is refused; the transition commits once, by the other."""
+    site.start(
+        "nodes: {a: {before_transfer: [{run: 'echo $$ >> begun; n=$(wc -l < begun);"
+        " until [ -e opened$n ]; do sleep 0.05; done; echo execution $n'}], next: b}, b: The end.}"
+    )
+    first = site.worker("-c", "1")
+    waiting = site.begin("goto", "b", "--run-id", "r", "--json")
+    in_the_middle(site)
+    second = site.worker("-c", "1")
+    os.kill(first.pid, signal.SIGSTOP)
+    try:
+        in_the_middle(site, 2)
+        site.write("opened1")
+        site.write("opened2")
+        said = waiting.wait()
+    finally:
+        os.kill(first.pid, signal.SIGCONT)
+    assert said.exit_code == 0, said
+    second.terminate()
+    assert second.wait().exit_code == 0
+    site.start("nodes: {a: {before_transfer: [{run: 'true'}], next: b}, b: The end.}", "next")
+    assert f":{first.pid}:" in site.json("goto", "b", "--run-id", "next")["results"][0]["by"]
+    (entry,) = site.history()
+    (result,) = entry["before_transfer"]
+    assert (entry["event"], result["output"]) == ("goto", "execution 2")
+    assert f":{second.pid}:" in result["by"]
+
+
+def test_ctrl_c_while_a_worker_executes_leaves_the_work_to_it(site: Site) -> None:
+    """Who only waits may go: exit code 130, and the worker finishes the transition all the same."""
+    site.start(WAITS_FOR_FILE)
+    site.worker("-c", "1")
+    waiting = site.begin("goto", "b", "--run-id", "r")
+    in_the_middle(site)
+    waiting.interrupt()
+    said = waiting.wait()
+    assert said.exit_code == 130
+    assert "is not settled yet" in said.stderr
+    assert "Traceback" not in said.stderr
+    site.write("opened")
+    eventually(lambda: site.json("cur", "--run-id", "r")["current"] == "b", "the worker has finished it")
+    assert len(site.lines("begun")) == 1
+
+
+def test_an_idle_worker_stops_although_redis_is_gone(site: Site) -> None:
+    """SIGTERM ends a worker whose server is no more, within seconds and with exit code 0."""
+    worker = site.worker("-c", "1")
+    server.stop(site.state_dir)
+    worker.terminate()
+    said = worker.wait()
+    assert said.exit_code == 0, said
 
 
 def freeze_server(site: Site) -> Callable[[], None]:
@@ -179,8 +234,10 @@ def test_redis_may_be_away_for_ten_seconds(site: Site, take_away: Callable[[Site
     assert worker.running
     assert site.events() == ["goto"]
     assert len(site.lines("begun")) == 1
+    here = f":{worker.pid}:"
+    eventually(lambda: here in site.run("doctor", "--json").stdout, "the worker has announced itself again")
     again = site.json("goto", "c", "--run-id", "r")
-    assert f":{worker.pid}:" in again["results"][0]["by"]
+    assert here in again["results"][0]["by"]
 
 
 @pytest.fixture
@@ -209,3 +266,22 @@ def test_a_full_disk_is_the_commands_own_failure(site: Site, tiny_disk: Path) ->
     assert "No space left on device" in result["output"]
     (tiny_disk / "big").unlink()
     assert site.json("cur", "--run-id", "r")["current"] == "a"
+
+
+def test_a_full_disk_under_the_state_directory_is_named(site: Site, tiny_disk: Path) -> None:
+    """Nothing can be written: exit code 8 and the path; with room again the same command works."""
+    state_dir = str(tiny_disk / "state")
+    runbook = str(site.write("plain.yaml", "nodes: {a: {next: b}, b: The end.}"))
+    filler = tiny_disk / "filler"
+    filler.write_bytes(bytes(32768))
+    (tiny_disk / "rest").write_bytes(bytes(0))
+    with (tiny_disk / "rest").open("wb", buffering=0) as rest, contextlib.suppress(OSError):
+        while True:
+            rest.write(bytes(4096))
+    try:
+        refused = site.json("start", runbook, "--run-id", "r", "--state-dir", state_dir, expect=8)
+        assert str(tiny_disk) in refused["error"]
+        filler.unlink()
+        site.json("start", runbook, "--run-id", "r", "--state-dir", state_dir)
+    finally:
+        server.stop(Path(state_dir))

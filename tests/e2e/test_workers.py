@@ -78,19 +78,22 @@ def test_a_warm_shutdown_loses_nothing(site: Site) -> None:
     assert "Traceback" not in first.stderr + second.stderr
 
 
-def test_a_check_that_outlasts_the_grace_is_handed_back(site: Site) -> None:
+@pytest.mark.parametrize("pool", ["threads", "prefork"])
+def test_a_check_that_outlasts_the_grace_is_handed_back(site: Site, pool: str) -> None:
     """It is ended and finished by another worker, and that it was interrupted is not counted as a try."""
     site.environment |= NO_REMINDERS
-    submit(site, 1)
-    first = site.worker("-c", "1", "--grace", "0.5")
-    eventually(lambda: site.lines("begun"), "the check is begun")
+    submit(site, 4)
+    first = site.worker("-c", "1", "--grace", "0.5", "--pool", pool)
+    eventually(lambda: site.redis("LLEN", "checks") == 1, "it holds what it can begin, and two more")
+    eventually(lambda: site.lines("begun"), "the first check is begun")
     first.terminate()
     assert first.wait().exit_code == 0
-    assert site.redis("LLEN", "checks") == 1
+    assert site.redis("LLEN", "checks") == 4
     site.write("opened")
-    second = site.worker("-c", "1")
-    eventually(lambda: all_on(site, "b"), "the run has moved")
-    (entry,) = site.history("r0")
+    second = site.worker("-c", "2")
+    eventually(lambda: all_on(site, "b"), "all runs have moved")
+    interrupted = site.lines("begun")[0].split()[0]
+    (entry,) = site.history(interrupted)
     (result,) = entry["before_transfer"]
     assert executed_by(result, second)
     assert (result["passed"], result["tries"]) == (True, 1)

@@ -2,7 +2,8 @@
 
 The decider and the coordinator are the real ones. Around them are a store in memory, messages that get lost,
 doubled and mixed up, workers that die or sleep in the middle of anything, replies that do not arrive, rivals that
-are faster, and a clock that jumps. Then the storm ends, and what was begun has to settle, within the law.
+are faster, people who decide twice, too late or on what is not theirs, and a clock that jumps. Then the storm ends,
+and what was begun has to settle, within the law.
 
 ``SEEDS=5000 pytest tests/simulation`` tries more worlds; the number in the name of a failed test is its seed.
 """
@@ -20,11 +21,12 @@ from types import SimpleNamespace
 import pytest
 
 from statem_dist.coordinator import Applied, Coordinator
-from statem_dist.errors import Conflict, Unavailable
+from statem_dist.errors import Conflict, NotAuthorised, Unavailable
 from statem_dist.protocol.commands import (
     Cancel,
     ClaimWork,
     Command,
+    Decide,
     Goto,
     RecordOutcomes,
     Resume,
@@ -35,7 +37,7 @@ from statem_dist.protocol.commands import (
 from statem_dist.protocol.events import TransitionOpened, WorkClaimed
 from statem_dist.protocol.evolve import replay
 from statem_dist.protocol.graph import Predicate
-from statem_dist.protocol.model import Confirmations, Place, PlannedCheck, Run, Transition, Worker
+from statem_dist.protocol.model import Place, PlannedCheck, Run, Transition, Worker
 from statem_dist.protocol.outcome import Outcome
 from statem_dist.protocol.progress import CHECKS_QUEUE, REVIEWS_QUEUE, Batch
 from statem_dist.settings import Settings
@@ -43,7 +45,14 @@ from statem_dist.store.base import Change, Push
 from tests.support.builders import AGENT, EPOCH
 from tests.support.laws import Judge, may_repeat
 from tests.support.memory_store import MemoryStore
-from tests.support.random_worlds import random_outcome, random_runbook
+from tests.support.random_worlds import (
+    OPERATOR,
+    random_confirmations,
+    random_dynamic,
+    random_on_manual,
+    random_outcome,
+    random_runbook,
+)
 
 SEEDS = int(os.environ.get("SEEDS", "200"))
 STORM_STEPS = 150
@@ -167,10 +176,11 @@ class World:
             for number in range(WORKERS):
                 self._work(number)
             if not self.working and not any(self.store.queues.values()):
-                if not self.store.due:
+                if self.store.due:
+                    self.store.now = max(self.store.now, min(self.store.due.values()))
+                    self._reap()
+                elif not self._somebody_decides():
                     return
-                self.store.now = max(self.store.now, min(self.store.due.values()))
-                self._reap()
         left = [run_id for run_id, stored in self.store.runs.items() if stored.run.in_flight]
         raise AssertionError(f"not settled after {CALM_STEPS_MAX} steps: {', '.join(left)}")
 
@@ -207,6 +217,8 @@ class World:
                 self._alone(f"driver of {(run_id := self.rng.choice(self.runs))}", lambda: self._drive(run_id))
             case 2:
                 self._reap()
+            case 3:
+                self._somebody_decides()
             case _:
                 self._work(self.rng.randrange(WORKERS))
 
@@ -221,7 +233,7 @@ class World:
         self._acting.add(actor)
         try:
             act()
-        except (Conflict, Unavailable):
+        except (Conflict, NotAuthorised, Unavailable):
             pass
         finally:
             self._acting.remove(actor)
@@ -248,7 +260,7 @@ class World:
     def _request(self, run_id: str, run: Run | None, worker: Worker | None) -> Command:
         self._requests += 1
         request_id = f"q{self._requests}"
-        confirmations = Confirmations(everything=bool(self.rng.randint(0, 3)))
+        confirmations = random_confirmations(self.rng)
         if run is None:
             place = Place(workspace="/work", queue=self.rng.choice((None, None, "pinned")))
             return Start(
@@ -275,6 +287,8 @@ class World:
             confirmations=confirmations,
             request_id=request_id,
             worker=worker,
+            dynamic=random_dynamic(self.rng),
+            on_manual=random_on_manual(self.rng),
         )
 
     def _insist(self, run_id: str, command: Command) -> Applied | None:
@@ -288,6 +302,37 @@ class World:
             if self.rng.randint(0, 4) == 0:
                 assert self.coordinator.apply(run_id, command).events == ()
         return applied
+
+    # --- people --------------------------------------------------------------------------------------------
+
+    def _somebody_decides(self) -> bool:
+        """Have one of two people decide something; return whether anything waited for that.
+
+        In the storm they also decide what was decided already, and what an operator has to decide.
+        """
+        waiting = [run_id for run_id, stored in self.store.runs.items() if stored.run.status == "waiting"]
+        if not waiting:
+            return False
+        run_id = self.rng.choice(waiting)
+        self._alone(f"person {self.rng.randint(1, 2)}", lambda: self._decide(run_id))
+        return True
+
+    def _decide(self, run_id: str) -> None:
+        transition = self.store.runs[run_id].run.transition
+        assert transition is not None
+        asked = tuple(transition.awaiting)
+        if not self.store.calm:
+            asked += tuple(check for check in transition.results if check not in asked)
+        by = OPERATOR if self.store.calm or self.rng.randint(0, 1) else AGENT
+        command = Decide(
+            transition=transition.id,
+            check=self.rng.choice(asked),
+            approved=self.rng.randint(0, 3) > 0,
+            comment="seen",
+            by=by,
+            operator=by == OPERATOR,
+        )
+        self._insist(run_id, command)
 
     # --- workers -------------------------------------------------------------------------------------------
 

@@ -13,9 +13,11 @@ from statem_dist.protocol.decide import STARTS_MAX
 from statem_dist.protocol.events import (
     CheckRetrying,
     CheckSettled,
+    DecisionRequested,
     Event,
     NodeEntered,
     RunCreated,
+    RunImported,
     RunRebound,
     TransitionOpened,
     TransitionSettled,
@@ -24,7 +26,7 @@ from statem_dist.protocol.events import (
     WorkReturned,
 )
 from statem_dist.protocol.evolve import evolve
-from statem_dist.protocol.graph import Predicate, Runbook
+from statem_dist.protocol.graph import Checklist, Evidence, EvidenceTier, Manual, Predicate, Runbook, Unmet
 from statem_dist.protocol.model import PlannedCheck, Purpose, Run, Transition
 from statem_dist.protocol.progress import decided_here, queue_of
 from statem_dist.store.codec import decode_event, decode_run, encode_event, encode_run
@@ -40,6 +42,30 @@ def may_repeat(planned: PlannedCheck) -> bool:
     if planned.check.idempotent is None:
         return planned.purpose not in HOOKS or isinstance(planned.check.do, Predicate)
     return planned.check.idempotent
+
+
+def is_question(planned: PlannedCheck) -> bool:
+    """Return whether somebody has to answer this check."""
+    return isinstance(planned.check.do, Manual | Checklist) and planned.check.confirm
+
+
+def has_failed(transition: Transition) -> bool:
+    """Return whether a failure is on record that keeps the transition from going on."""
+    return any(
+        planned.check.stops and planned.id in transition.results and not transition.results[planned.id].passed
+        for planned in transition.plan
+    )
+
+
+def evidence_given(transition: Transition) -> set[EvidenceTier]:
+    """Return the tiers of evidence on record; what the agent confirmed itself is its own word and no decision."""
+    found: set[EvidenceTier] = set()
+    for planned in transition.plan:
+        result = transition.results.get(planned.id)
+        proves = planned.check.stops and not isinstance(planned.check.do, Evidence | Unmet)
+        if proves and result is not None and result.passed:
+            found.add("attestation" if result.outcome.reason == "confirmed" else result.tier)
+    return found
 
 
 class Judge:
@@ -71,6 +97,10 @@ class Judge:
         if isinstance(event, RunCreated):
             assert run is None
             return
+        if isinstance(event, RunImported):
+            assert run is None
+            assert self._runbooks[event.runbook].node(event.node) is not None
+            return
         assert run is not None
         if isinstance(event, RunRebound):
             self._judge_rebinding(run, event)
@@ -88,6 +118,8 @@ class Judge:
                 self._judge_result(transition, event)
             case CheckRetrying():
                 self._judge_retry(transition, event)
+            case DecisionRequested():
+                self._judge_request(transition, event)
             case WorkReturned():
                 claim = transition.claim(event.token)
                 assert claim is not None
@@ -115,6 +147,7 @@ class Judge:
         assert run.in_flight is None
         assert event.transition == f"t{run.transitions + 1}"
         assert event.source == run.node
+        assert all(planned.purpose == "dynamic_before_transfer" for planned in event.plan if planned.origin)
         self._begun.clear()
         self._starts.clear()
         if event.kind != "goto":
@@ -136,8 +169,9 @@ class Judge:
         assert all(not decided_here(one) and one.id not in transition.results for one in planned)
         assert len({queue_of(one, run.place) for one in planned}) == 1
         if len(planned) > 1:
-            first = transition.plan.index(planned[0])
-            assert transition.plan[first : first + len(planned)] == tuple(planned), "a batch leaves no check out"
+            working = [one for one in transition.plan if not (_asks_last(transition, one) and is_question(one))]
+            first = working.index(planned[0])
+            assert working[first : first + len(planned)] == planned, "a batch leaves no check out"
             assert len({one.step for one in planned}) == len(planned), "members of a parallel step go one by one"
             assert len({_stage_of(transition, one) for one in planned}) == 1, "a batch ends with its stage"
         assert transition.not_before.get(planned[0].id, 0) <= event.at
@@ -147,6 +181,13 @@ class Judge:
         planned = _planned(transition, event.check)
         assert planned.id not in transition.results, "a check settles once"
         self._require_frontier(transition, planned)
+        if is_question(planned):
+            _judge_answer(transition, planned, event)
+        match planned.check.do:
+            case Evidence(tier):
+                assert event.result.passed == (tier in evidence_given(transition)), "what is demanded is on record"
+            case Unmet():
+                assert not event.result.passed, "what is known to be unmet never passes"
         claim = transition.claim_on(planned.id)
         if claim is not None:
             assert not decided_here(planned)
@@ -168,11 +209,27 @@ class Judge:
         if event.outcome.reason == "spawn_failed":
             self._begun[planned.id] -= 1
 
+    def _judge_request(self, transition: Transition, event: DecisionRequested) -> None:
+        planned = _planned(transition, event.check)
+        assert transition.on_manual == "wait"
+        assert is_question(planned)
+        assert planned.id not in transition.results
+        assert planned.id not in transition.awaiting, "nobody is asked twice"
+        assert planned.id not in transition.confirmations.declined
+        assert planned.check.by == "operator" or not transition.confirmations.cover(planned.id), "it was answered"
+        self._require_frontier(transition, planned)
+        assert not has_failed(transition), "nobody is asked in vain"
+        waits_ms = round(planned.check.timeout * 1000) if planned.check.timeout else 0
+        assert event.expires_at == (event.at + waits_ms if waits_ms else 0)
+
     def _judge_commit(self, run: Run, transition: Transition, event: NodeEntered) -> None:
         assert transition.kind == "goto"
         assert not transition.entered, "a transition commits once"
         assert (run.node, event.node) == (transition.source, transition.target)
-        assert self._runbooks[run.runbook].edge(run.node, event.node) is not None
+        edge = self._runbooks[run.runbook].edge(run.node, event.node)
+        assert edge is not None
+        demanded = edge.require_evidence
+        assert demanded is None or demanded in evidence_given(transition), "no commit without the demanded evidence"
         assert event.entry_id != run.entry_id
         for planned in transition.plan:
             if planned.purpose != "in_hook":
@@ -187,9 +244,10 @@ class Judge:
 
     def _require_frontier(self, transition: Transition, planned: PlannedCheck) -> None:
         """Assert that it is the turn of a check: what stands before it has settled and has not stopped anything."""
+        turn = _turn(transition, planned)
         for earlier in transition.plan:
-            if earlier.step >= planned.step:
-                break
+            if _turn(transition, earlier) >= turn:
+                continue
             result = transition.results.get(earlier.id)
             assert result is not None, "earlier steps have settled"
             if not result.passed and earlier.check.stops:
@@ -199,9 +257,31 @@ class Judge:
                 )
 
 
+def _judge_answer(transition: Transition, planned: PlannedCheck, event: CheckSettled) -> None:
+    """Assert that a question was settled by whoever may, while it could be, and for no other reason."""
+    result, reason = event.result, event.result.outcome.reason
+    expires_at = transition.awaiting.get(planned.id)
+    if reason == "not_confirmed":
+        assert transition.on_manual == "fail" or has_failed(transition), "who waits is answered, unless it is in vain"
+    elif reason == "expired":
+        assert expires_at is not None
+        assert 0 < expires_at <= event.at, "a wait ends when its time is over, and not before"
+    elif expires_at is None:
+        confirmed = planned.check.by == "anyone" and transition.confirmations.cover(planned.id)
+        assert reason == ("confirmed" if confirmed else "rejected")
+        assert confirmed or planned.id in transition.confirmations.declined
+        assert result.by == transition.by.id
+    else:
+        assert reason in ("approved", "rejected", "confirmed")
+        assert expires_at == 0 or event.at < expires_at, "who decides too late does not decide"
+        assert planned.check.by == "anyone" or result.role == "operator", "an operator was asked for"
+        assert (reason == "confirmed") <= (result.by == transition.by.id), "only the caller can confirm for itself"
+
+
 def _judge_state(run: Run, event: Event) -> None:
     """Assert what holds of a run after an event."""
     transition = run.transition
+    assert (run.status == "waiting") == bool(run.in_flight and run.in_flight.awaiting)
     match event:
         case CheckRetrying():
             assert transition is not None
@@ -211,12 +291,14 @@ def _judge_state(run: Run, event: Event) -> None:
         case TransitionSettled():
             assert transition is not None
             assert not transition.claims
+            assert not transition.awaiting
             assert run.in_flight is None
         case _:
             pass
 
 
 def _judge_settlement(transition: Transition, event: TransitionSettled) -> None:
+    assert not transition.awaiting or event.outcome == "cancelled", "who was asked is not passed over"
     stopping = [
         planned
         for planned in transition.plan
@@ -242,6 +324,21 @@ def _planned(transition: Transition, check: str) -> PlannedCheck:
     planned = transition.planned(check)
     assert planned is not None
     return planned
+
+
+def _asks_last(transition: Transition, planned: PlannedCheck) -> bool:
+    """Return whether a check is judged in a gate that asks people when everything else is known."""
+    return planned.purpose in GATES and transition.on_manual == "wait"
+
+
+def _turn(transition: Transition, planned: PlannedCheck) -> tuple[int, int, int]:
+    """Return when it is the turn of a check: what is smaller comes before, what is equal comes side by side."""
+    stage = next(one.step for one in transition.plan if _stage_of(transition, one) == _stage_of(transition, planned))
+    if not _asks_last(transition, planned):
+        return stage, 0, planned.step
+    if is_question(planned):
+        return stage, 1, 0
+    return stage, 2 if isinstance(planned.check.do, Evidence) else 0, planned.step
 
 
 def _stage_of(transition: Transition, planned: PlannedCheck) -> str:

@@ -46,6 +46,7 @@ class MemoryStore:
         self.registered: dict[tuple[str, str], dict[str, bytes]] = {}
         self._runbooks: dict[str, StoredRunbook] = {}
         self._active: dict[str, str] = {}
+        self._stops: dict[tuple[str, str], bytes] = {}
         self._logs: dict[tuple[str, str, str], str] = {}
 
     def clock(self) -> int:
@@ -148,6 +149,14 @@ class MemoryStore:
     def activate(self, scopes: Iterable[str], run_id: str) -> None:
         """Point scopes to a run."""
         self._active.update(dict.fromkeys(scopes, run_id))
+
+    def stops(self, run_id: str, session: str) -> bytes | None:
+        """Return what is kept of a session that wanted to stop, or None."""
+        return self._stops.get((run_id, session))
+
+    def save_stops(self, run_id: str, session: str, document: bytes) -> None:
+        """Keep that, in place of what was kept."""
+        self._stops[run_id, session] = document
 
     def save_log(self, run_id: str, transition: str, check: str, text: str) -> None:
         """Keep the longer output of a check."""

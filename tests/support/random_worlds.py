@@ -8,6 +8,7 @@ from statem_dist.protocol.graph import (
     Check,
     Checklist,
     Command,
+    DecidedBy,
     Edge,
     LlmReview,
     Manual,
@@ -19,12 +20,16 @@ from statem_dist.protocol.graph import (
     Runbook,
     StageOrder,
     Steps,
+    Unmet,
     Work,
 )
-from statem_dist.protocol.model import PlannedCheck
-from statem_dist.protocol.outcome import Outcome, Reason
+from statem_dist.protocol.model import Actor, Confirmations, DynamicCheck, DynamicFacts, OnManual, Origin, PlannedCheck
+from statem_dist.protocol.outcome import TIERS, Outcome, Reason
 
 NAMES = ("a", "b", "c", "d")
+
+OPERATOR = Actor(id="alice", role="operator")
+"""Somebody who may decide what an operator has to decide; no agent has this role."""
 
 FAILURES: tuple[Reason, ...] = (
     "check_failed",
@@ -56,6 +61,7 @@ def random_runbook(rng: Random, digest: str, nodes_max: int = 4) -> Runbook:
             condition=_random_steps(rng, 2),
             hook=_random_steps(rng, 2),
             max_attempts=rng.choice((None, None, 1, 2)),
+            require_evidence=rng.choice(TIERS) if rng.randint(0, 3) == 0 else None,
         )
         for source in names
         for target in names
@@ -74,6 +80,34 @@ def random_outcome(rng: Random, planned: PlannedCheck) -> Outcome:
     return Outcome(passed=False, reason=rng.choice((*FAILURES, *own)))
 
 
+def random_confirmations(rng: Random) -> Confirmations:
+    """Return what a caller may confirm: nothing, everything, or this and that, and what it may decline."""
+    declined = {"before_transfer.0": "not now"} if rng.randint(0, 7) == 0 else {}
+    checks = () if rng.randint(0, 2) else ("condition.0", "out_hook.0")
+    return Confirmations(everything=bool(rng.randint(0, 1)), checks=checks, declined=declined)
+
+
+def random_on_manual(rng: Random) -> OnManual:
+    """Return whether questions that nobody answered fail or wait."""
+    ways: tuple[OnManual, ...] = ("fail", "wait")
+    return rng.choice(ways)
+
+
+def random_dynamic(rng: Random) -> DynamicFacts | None:
+    """Return what may be registered for an entry: mostly nothing, else a few checks, or that something is missing."""
+    match rng.randint(0, 5):
+        case 0:
+            return DynamicFacts()
+        case 1:
+            return DynamicFacts(checks=(DynamicCheck(Check(do=Unmet("none are registered"))),))
+        case 2 | 3:
+            origin = Origin(agent_id="implementer", role="executor", at=1)
+            checks = tuple(DynamicCheck(_random_check(rng), origin) for _ in range(rng.randint(1, 3)))
+            return DynamicFacts(producers=(origin,), checks=checks)
+        case _:
+            return None
+
+
 def _random_steps(rng: Random, steps_max: int) -> Steps:
     return tuple(
         tuple(_random_check(rng) for _ in range(rng.choice((1, 1, 1, 2, 3)))) for _ in range(rng.randint(0, steps_max))
@@ -81,13 +115,18 @@ def _random_steps(rng: Random, steps_max: int) -> Steps:
 
 
 def _random_check(rng: Random) -> Check:
+    work = _random_work(rng)
+    deciders: tuple[DecidedBy, ...] = ("anyone", "anyone", "operator")
+    asks = isinstance(work, Manual | Checklist)
     return Check(
-        do=_random_work(rng),
+        do=work,
         blocking=rng.randint(0, 4) > 0,
         on_failure="continue" if rng.randint(0, 4) == 4 else "block",
         retry=_random_retry(rng),
         idempotent=rng.choice((None, None, True, False)),
         confirm=rng.randint(0, 3) > 0,
+        by=rng.choice(deciders) if asks else "anyone",
+        timeout=rng.choice((None, 4.0)) if asks else None,
     )
 
 

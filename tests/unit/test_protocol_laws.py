@@ -8,12 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from statem_dist.errors import StatemError
+from statem_dist.errors import Conflict, NotAuthorised, StatemError
 from statem_dist.protocol.commands import (
     Cancel,
     ClaimWork,
     Command,
+    Decide,
     ExpireClaim,
+    ExpireDecision,
     Goto,
     RecordOutcomes,
     Resume,
@@ -22,16 +24,24 @@ from statem_dist.protocol.commands import (
     Start,
 )
 from statem_dist.protocol.decide import decide
-from statem_dist.protocol.events import Event, RunRebound, TransitionOpened
+from statem_dist.protocol.events import CheckSettled, Event, RunRebound, TransitionOpened
 from statem_dist.protocol.evolve import replay
-from statem_dist.protocol.model import Claim, Confirmations, Run, Transition, Worker
+from statem_dist.protocol.model import Actor, Claim, Run, Transition, Worker
 from statem_dist.protocol.outcome import Outcome
-from statem_dist.protocol.progress import CHECKS_QUEUE, REVIEWS_QUEUE, pending
+from statem_dist.protocol.progress import CHECKS_QUEUE, REVIEWS_QUEUE, pending, waits_for_people
 from tests.support.builders import AGENT, EPOCH, PLACE
 from tests.support.laws import Judge
-from tests.support.random_worlds import random_outcome, random_runbook
+from tests.support.random_worlds import (
+    OPERATOR,
+    random_confirmations,
+    random_dynamic,
+    random_on_manual,
+    random_outcome,
+    random_runbook,
+)
 
 QUEUES = (CHECKS_QUEUE, REVIEWS_QUEUE)
+DECIDERS = (AGENT, OPERATOR, Actor(id="reviewer", role="reviewer"))
 NODES_MAX = 4
 COMMANDS_MAX = 40
 
@@ -63,7 +73,7 @@ class World:
             runbook=self.runbook,
             place=place,
             by=AGENT,
-            confirmations=self._confirmations(),
+            confirmations=random_confirmations(rng),
             request_id=self._request_id(),
             worker=self._worker(),
         )
@@ -111,24 +121,31 @@ class World:
             case Goto() | Resume() | Save() | Start():
                 if command.request_id == latest:
                     assert self.apply(command) == [], "the same request twice is one request"
+            case Decide():
+                self._repeat_decision(command)
+            case ExpireDecision():
+                assert self.apply(command) == [], "a wait expires once"
             case ClaimWork() | Cancel():
                 pass
 
     def settle_honestly(self) -> None:
         """Execute what is owed until the open transition settles; assert that it does, in bounded steps."""
         transition = self.run.in_flight
-        steps_max = 1 + sum(planned.check.retry.maximum_attempts for planned in transition.plan) if transition else 0
+        steps_max = 1 + sum(1 + each.check.retry.maximum_attempts for each in transition.plan) if transition else 0
         for _ in range(steps_max):
             transition = self.run.in_flight
             if transition is None:
                 return
+            if waits_for_people(self.run):
+                self._answer(transition)
+                continue
             token = transition.claims[0].token if transition.claims else self._take()
             transition = self.run.in_flight
             assert transition is not None
             claim = transition.claim(token)
             assert claim is not None
             assert self.apply(self._report(transition, claim, claim.checks, worker=self._worker()))
-        assert self.run.in_flight is None, f"still open after {steps_max} evaluations"
+        assert self.run.in_flight is None, f"still open after {steps_max} evaluations and answers"
 
     def check_fold(self) -> None:
         """Assert that the events alone give the run."""
@@ -151,7 +168,7 @@ class World:
                 request = Save(
                     runbook=runbook,
                     by=AGENT,
-                    confirmations=self._confirmations(),
+                    confirmations=random_confirmations(self.rng),
                     skip_hooks=bool(self.rng.randint(0, 1)),
                     request_id=self._request_id(),
                     worker=self._worker(),
@@ -160,7 +177,7 @@ class World:
                 request = Resume(
                     runbook=self.rng.choice((self.runbook, self.edited)),
                     by=AGENT,
-                    confirmations=self._confirmations(),
+                    confirmations=random_confirmations(self.rng),
                     request_id=self._request_id(),
                     worker=self._worker(),
                 )
@@ -170,10 +187,12 @@ class World:
                     runbook=runbook,
                     target=self.rng.choice((*exits, *exits, "nowhere")),
                     by=AGENT,
-                    confirmations=self._confirmations(),
+                    confirmations=random_confirmations(self.rng),
                     request_id=self._request_id(),
                     worker=self._worker(),
                     from_entry=self.rng.choice((None, self.run.entry_id, "an earlier one")),
+                    dynamic=random_dynamic(self.rng),
+                    on_manual=random_on_manual(self.rng),
                 )
         version = self.run.version
         try:
@@ -187,7 +206,11 @@ class World:
         transition = self.run.in_flight
         assert transition is not None
         claims = transition.claims
-        match self.rng.randint(0, 9):
+        match self.rng.randint(0, 12):
+            case 11:
+                self._decide(transition)
+            case 12:
+                self._expire(transition)
             case 0 if claims:
                 self.apply(ExpireClaim(transition=transition.id, token=self.rng.choice(claims).token))
             case 1 if claims:
@@ -217,6 +240,87 @@ class World:
                 self.apply(self._report(transition, claim, part, worker=self._worker()))
             case _:
                 self._claim(transition)
+
+    def _decide(self, transition: Transition) -> None:
+        """Decide on any check of the plan, by anybody: it counts where it is waited for, from who may, once."""
+        if not transition.plan:
+            return
+        check = self.rng.choice((*transition.awaiting, *(planned.id for planned in transition.plan)))
+        planned = transition.planned(check)
+        assert planned is not None
+        by = self.rng.choice(DECIDERS)
+        command = self._verdict(transition, check, by, approved=bool(self.rng.randint(0, 1)))
+        expires_at = transition.awaiting.get(check)
+        waited_for = expires_at is not None and (expires_at == 0 or self.now < expires_at)
+        allowed = command.operator or planned.check.by == "anyone"
+        version = self.run.version
+        try:
+            events = self.apply(command)
+        except NotAuthorised:
+            assert waited_for
+            assert not allowed
+            assert self.run.version == version
+        except Conflict:
+            assert not waited_for
+            assert self.run.version == version
+        else:
+            if events:
+                assert waited_for
+                assert allowed
+                self._require_one_decision(transition, command, events)
+
+    def _require_one_decision(self, transition: Transition, command: Decide, events: list[Event]) -> None:
+        """Assert that one check was decided and that the decision stands; others may have become pointless by it."""
+        answered = [event for event in events if isinstance(event, CheckSettled) and event.check in transition.awaiting]
+        decided = [event.check for event in answered if event.result.outcome.reason != "not_confirmed"]
+        assert decided == [command.check], "a decision settles one check"
+        for by in DECIDERS:
+            version = self.run.version
+            try:
+                self.apply(self._verdict(transition, command.check, by, approved=not command.approved))
+            except Conflict:
+                assert self.run.version == version
+            else:
+                raise AssertionError("the first decision wins")
+
+    def _repeat_decision(self, command: Decide) -> None:
+        latest = self.run.transition is not None and self.run.transition.id == command.transition
+        version = self.run.version
+        try:
+            assert self.apply(command) == [], "the same decision twice is one decision"
+        except Conflict:
+            assert not latest, "a decision binds to one transition"
+        assert self.run.version == version
+
+    def _expire(self, transition: Transition) -> None:
+        """Declare a wait over, rightly or not: only one whose time is over ends."""
+        checks = (*transition.awaiting, "before_transfer.0")
+        check = self.rng.choice(checks)
+        over = 0 < transition.awaiting.get(check, 0) <= self.now
+        events = self.apply(ExpireDecision(transition=transition.id, check=check))
+        assert bool(events) == over
+        assert self.apply(ExpireDecision(transition="t0", check=check)) == []
+
+    def _answer(self, transition: Transition) -> None:
+        """Answer one question that is waited for, in time or by letting its time pass."""
+        check = self.rng.choice(tuple(transition.awaiting))
+        expires_at = transition.awaiting[check]
+        if expires_at and (expires_at <= self.now or self.rng.randint(0, 3) == 0):
+            self.now = max(self.now, expires_at)
+            assert self.apply(ExpireDecision(transition=transition.id, check=check))
+        else:
+            assert self.apply(self._verdict(transition, check, OPERATOR, approved=self.rng.randint(0, 3) > 0))
+
+    def _verdict(self, transition: Transition, check: str, by: Actor, *, approved: bool) -> Decide:
+        return Decide(
+            transition=transition.id,
+            check=check,
+            approved=approved,
+            comment="",
+            by=by,
+            operator=by == OPERATOR,
+            worker=self._worker(),
+        )
 
     def _claim(self, transition: Transition) -> None:
         """Claim any check of the plan: only the beginning of an offered batch is given, and only when it is time."""
@@ -250,11 +354,6 @@ class World:
 
     def _worker(self) -> Worker | None:
         return self.rng.choice((None, Worker("w", QUEUES), Worker("w", (CHECKS_QUEUE,)), Worker("w", ("pinned",))))
-
-    def _confirmations(self) -> Confirmations:
-        return self.rng.choice(
-            (Confirmations(), Confirmations(everything=True), Confirmations(checks=("condition.0",)))
-        )
 
     def _request_id(self) -> str:
         self._requests += 1

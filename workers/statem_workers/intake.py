@@ -23,6 +23,9 @@ LOOK_AHEAD = 2
 _READ = "BRPOP"
 """The command by which kombu's Redis transport takes messages, and the name of what it does with the answer."""
 
+handed_back: set[str] = set()
+"""Ids of the messages that this worker has returned to their queues; a slot that falls free now leaves them alone."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -70,9 +73,10 @@ class BoundedIntake(bootsteps.StartStopStep):
 
 
 def _hand_back(app: Any, requests: list[Any]) -> None:
-    """Return messages to their queues. One that is begun all the same is sent twice, which does no harm."""
+    """Return messages to their queues."""
     if not requests:
         return
+    handed_back.update(request.id for request in requests)
     with app.connection_for_write() as connection, connection.Producer() as producer:
         for request in requests:
             producer.publish(

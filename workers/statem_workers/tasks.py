@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from celery import shared_task
 
 from statem_dist.dispatch import TASK_NAME
 from statem_dist.errors import StatemError
+from statem_workers.intake import handed_back
 from statem_workers.runtime import runtime
 
 logger = logging.getLogger(__name__)
 
 
-@shared_task(name=TASK_NAME, ignore_result=True)
-def execute(run_id: str, transition: str, check: str) -> None:
+@shared_task(bind=True, name=TASK_NAME, ignore_result=True)
+def execute(task: Any, run_id: str, transition: str, check: str) -> None:
     """Claim and execute the batch of a run that begins with a check, and what follows from it."""
+    if task.request.id in handed_back:
+        return
     try:
         runtime().executor.execute(run_id, transition, check)
     except StatemError as error:

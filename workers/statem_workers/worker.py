@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import sys
 import threading
 import warnings
+from contextlib import suppress
 from typing import Any
 
 from celery import signals
@@ -26,6 +29,9 @@ from statem_workers.runtime import WorkerOptions, configure, runtime, store_url
 
 POOLS = ("threads", "prefork", "solo")
 """Pools that run commands well. Gevent spends ten times the processor time per command and is refused."""
+
+CHILD_STOP = signal.SIGUSR2
+"""What a child of the prefork pool is told to stop with: its pool only waits, and would do so for ever."""
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 
@@ -64,9 +70,16 @@ def run_worker(options: WorkerOptions, settings: Settings) -> int:
         presence.close()
         reaper.close()
         runtime().executor.stop(options.grace_seconds)
+        for child in _children(worker):
+            with suppress(ProcessLookupError):
+                os.kill(child, CHILD_STOP)
+
+    def forked(**_: Any) -> None:
+        signal.signal(CHILD_STOP, lambda *_: runtime().executor.stop(options.grace_seconds))
 
     signals.worker_ready.connect(ready, weak=False)
     signals.worker_shutting_down.connect(shutting_down, weak=False)
+    signals.worker_process_init.connect(forked, weak=False)
     worker = app.Worker(
         concurrency=options.concurrency,
         pool=options.pool,
@@ -117,6 +130,11 @@ class Presence:
                 self._roster.announce(self._card)
             except Unavailable as error:
                 logger.warning("%s", error.message)
+
+
+def _children(worker: Any) -> list[int]:
+    """Return the pids of the children of a prefork pool; other pools have none."""
+    return list(worker.pool.info.get("processes", ()))
 
 
 def _require_reachable(app: Any, settings: Settings) -> None:

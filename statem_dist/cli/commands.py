@@ -1,0 +1,50 @@
+"""Every command and where it lives; a module is imported when its command is called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+COMMANDS: dict[str, str] = {
+    "start": "moving:start",
+    "cur": "reading:cur",
+    "next": "reading:next_",
+    "goto": "moving:goto",
+    "transfer": "moving:transfer",
+    "save": "moving:save",
+    "cancel": "moving:cancel",
+    "state": "reading:state",
+    "ls": "reading:ls",
+    "history": "reading:history",
+    "evidence": "reading:evidence",
+    "runs": "reading:runs",
+    "validate": "reading:validate",
+    "prompt": "reading:prompt",
+    "compact-prompt": "reading:compact_prompt",
+    "dynamic path": "dynamic:path",
+    "dynamic write": "dynamic:write",
+    "dynamic list": "dynamic:list_",
+    "approvals": "deciding:approvals",
+    "approve": "deciding:approve",
+    "reject": "deciding:reject",
+    "sweep run": "sweeping:run",
+    "up": "services:up",
+    "down": "services:down",
+    "worker": "services:worker",
+    "doctor": "services:doctor",
+}
+"""Module and function of each command, in the order in which the help lists them."""
+
+GROUPS: dict[str, str] = {
+    "dynamic": "Checks that are registered for the current entry alone.",
+    "sweep": "Many trials of a runbook.",
+}
+"""Groups of commands, and what the help says of them."""
+
+
+def load(name: str) -> Callable[..., Any]:
+    """Return the function of a command."""
+    module, _, function = COMMANDS[name].partition(":")
+    command: Callable[..., Any] = getattr(import_module(f"statem_dist.cli.{module}"), function)
+    return command
