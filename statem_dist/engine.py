@@ -19,7 +19,7 @@ from msgspec import Struct
 from statem_dist.coordinator import Applied, Coordinator
 from statem_dist.decisions import Decision, decisions_of
 from statem_dist.dispatch import Dispatcher, PushWithCommit
-from statem_dist.errors import Conflict, Invalid, NotFound
+from statem_dist.errors import Conflict, Invalid, NotFound, Unavailable
 from statem_dist.follow import Deadline, Follower, OnEvent, Settled, is_abandoned
 from statem_dist.leases import RENEWALS_PER_LEASE
 from statem_dist.protocol.answers import question_of
@@ -48,6 +48,9 @@ LOOK_AGAIN_SECONDS = 5.0
 
 OnWaiting = Callable[[str], None]
 """Called now and then while nothing happens, with the reason why."""
+
+OUTAGE_SECONDS = 60.0
+"""How long a caller that waits for a transition bears a store that is away."""
 
 NEVER = Deadline()
 
@@ -472,7 +475,7 @@ class Engine:
                 return settled
             version = run.version
             heard = watch.wait(version, deadline.bound(LOOK_AGAIN_SECONDS))
-            snapshot = self._coordinator.load(follower.run_id)
+            snapshot = self._look_again(follower.run_id, deadline)
             run = snapshot.run
             if run.version == version and run.in_flight is not None:
                 inline = self._inline_worker(run.place.queue)
@@ -480,6 +483,16 @@ class Engine:
                     return inline.finish(follower, deadline)
                 if on_waiting is not None and not heard:
                     on_waiting(self.waiting_reason(run))
+
+    def _look_again(self, run_id: str, deadline: Deadline) -> Snapshot:
+        """Load a run that workers have in hand. They outlast a restart of the store, and so does who waits for them."""
+        outage = Deadline(deadline.bound(OUTAGE_SECONDS))
+        while True:
+            try:
+                return self._coordinator.load(run_id)
+            except Unavailable:
+                if outage.passed:
+                    raise
 
     def _settle_leftover(self, snapshot: Snapshot, deadline: Deadline) -> Settled | None:
         """Finish the open transition of a run if nobody else will; return it as it ended."""

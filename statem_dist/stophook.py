@@ -102,8 +102,11 @@ def read_call(data: bytes) -> HostCall:
 
 
 def stop_states(text: str | None) -> frozenset[str]:
-    """Return the stop states that ``STATEM_AUTOLOOP_STOP_STATES`` names, with commas between; unset, the defaults."""
-    if text is None:
+    """Return the stop states that ``STATEM_AUTOLOOP_STOP_STATES`` names, with commas between; else the defaults.
+
+    An empty text means the defaults, as with StateM; a lone comma means none.
+    """
+    if not text:
         return STOP_STATES
     return frozenset(name.strip() for name in text.split(",")) - {""}
 

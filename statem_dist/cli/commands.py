@@ -20,6 +20,8 @@ COMMANDS: dict[str, str] = {
     "evidence": "reading:evidence",
     "runs": "reading:runs",
     "validate": "reading:validate",
+    "new": "drawing:new",
+    "graph": "drawing:graph",
     "prompt": "reading:prompt",
     "compact-prompt": "reading:compact_prompt",
     "dynamic path": "dynamic:path",
@@ -28,6 +30,9 @@ COMMANDS: dict[str, str] = {
     "approvals": "deciding:approvals",
     "approve": "deciding:approve",
     "reject": "deciding:reject",
+    "import": "importing:import_",
+    "hook stop": "hook:stop",
+    "hook install": "hook:install",
     "sweep run": "sweeping:run",
     "up": "services:up",
     "down": "services:down",
@@ -38,6 +43,7 @@ COMMANDS: dict[str, str] = {
 
 GROUPS: dict[str, str] = {
     "dynamic": "Checks that are registered for the current entry alone.",
+    "hook": "The Stop hook of agent hosts: an agent goes on until its run is finished.",
     "sweep": "Many trials of a runbook.",
 }
 """Groups of commands, and what the help says of them."""

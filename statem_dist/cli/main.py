@@ -11,7 +11,7 @@ import typer
 from typer.exceptions import Abort, TyperException
 
 from statem_dist import __version__
-from statem_dist.cli import deciding, dynamic, moving, reading, services, sweeping
+from statem_dist.cli import deciding, drawing, dynamic, hook, importing, moving, reading, services, sweeping
 from statem_dist.cli.answer import Answer, close_quietly_after_broken_pipe, print_answer, print_error
 from statem_dist.errors import ExitCode, StatemError, Usage
 
@@ -27,6 +27,9 @@ moving.add_to(app)
 dynamic.add_to(app)
 deciding.add_to(app)
 reading.add_to(app)
+drawing.add_to(app)
+importing.add_to(app)
+hook.add_to(app)
 services.add_to(app)
 sweeping.add_to(app)
 

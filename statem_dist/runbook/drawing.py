@@ -24,7 +24,7 @@ FILLS = {"current": "#fde68a", "visited": "#dbeafe", "": "#f8fafc"}
 
 _BLANKS = re.compile(r"\s+")
 _UNPRINTABLE = re.compile("[^\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_PLAIN_IN_MERMAID = re.compile(r"[^\W_]|(?<=[^\W_])[-_.](?=[^\W_])| |[^\x00-\x7f]")
+_PLAIN_IN_MERMAID = re.compile(r"[^\W_]|(?<=[^\W_])[-_.](?=[^\W_])|[ ,]|[^\x00-\x7f]")
 
 
 class Marks(Struct, frozen=True):

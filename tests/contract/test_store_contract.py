@@ -10,16 +10,16 @@ import pytest
 from msgspec.structs import replace
 
 from statem_dist.errors import StoredDataUnreadable, Unavailable
-from statem_dist.protocol.commands import Cancel, ClaimWork, Command, Goto, RecordOutcomes, Save, Start
+from statem_dist.protocol.commands import Cancel, ClaimWork, Command, Decide, Goto, RecordOutcomes, Save, Start
 from statem_dist.protocol.decide import decide
 from statem_dist.protocol.evolve import evolve, replay
-from statem_dist.protocol.graph import Node, Runbook
+from statem_dist.protocol.graph import Check, Manual, Node, Runbook
 from statem_dist.protocol.model import SCHEMA, Run
 from statem_dist.store import keys
 from statem_dist.store.base import Change, Overdue, Push, Store
 from statem_dist.store.codec import StoredRunbook, encode_run
 from statem_dist.store.redis_client import RedisClient, connect
-from statem_dist.store.redis_store import COMMIT, LOG_SECONDS, RedisStore
+from statem_dist.store.redis_store import COMMIT, LOG_SECONDS, STOPS_SECONDS, RedisStore
 from tests.contract.conftest import Bench, RedisBench
 from tests.support.builders import AGENT, PASSED, PLACE, WORKER, loop, one_by_one, shell
 from tests.support.servers import RealServer
@@ -185,12 +185,18 @@ def test_the_status_index_follows_the_run(bench: Bench) -> None:
     run = created(bench.store)
 
     def statuses() -> list[str]:
-        return [status for status in ("active", "moving", "finished") if bench.store.run_ids(status, 10)]
+        return [status for status in ("active", "moving", "waiting", "finished") if bench.store.run_ids(status, 10)]
 
     assert statuses() == ["active"]
     run = written(bench.store, decided(run, goto()))
     assert statuses() == ["moving"]
-    written(bench.store, decided(run, Cancel(transition="t2", reason="", by=AGENT)))
+    run = written(bench.store, decided(run, Cancel(transition="t2", reason="", by=AGENT)))
+    assert statuses() == ["active"]
+    asking = loop(Node("a", before_transfer=one_by_one(Check(do=Manual("sure?")))))
+    asked = Goto(runbook=asking, target="b", by=AGENT, on_manual="wait")
+    run = written(bench.store, decided(run, asked))
+    assert statuses() == ["waiting"]
+    written(bench.store, decided(run, Decide("t3", "before_transfer.0", True, "", AGENT)))
     assert statuses() == ["active"]
 
 
@@ -227,6 +233,27 @@ def test_scopes_point_to_their_latest_run(bench: Bench) -> None:
     bench.store.activate(["here", "here/x"], "one")
     bench.store.activate(["here"], "two")
     assert [bench.store.active(scope) for scope in ("here", "here/x")] == ["two", "one"]
+
+
+def test_what_a_session_was_told_is_kept_per_run(bench: Bench) -> None:
+    """The latest document of a session is found by run and session, and by nothing else."""
+    bench.store.save_stops("r", "s", b"old")
+    bench.store.save_stops("r", "s", b"new")
+    assert [bench.store.stops(*where) for where in (("r", "s"), ("r", "t"), ("q", "s"))] == [b"new", None, None]
+
+
+def test_dynamic_checks_are_kept_per_entry_and_agent(bench: Bench) -> None:
+    """Each agent has one document per entry; another agent, entry or run is not touched by it."""
+    store = bench.store
+    assert store.dynamic("r", "r-e1") == {}
+    store.save_dynamic("r", "r-e1", "implementer", b"first")
+    store.save_dynamic("r", "r-e1", "a critic: ü/x", b"\x00\xff")
+    store.save_dynamic("r", "r-e2", "implementer", b"later")
+    store.save_dynamic("other", "r-e1", "implementer", b"other")
+    store.save_dynamic("r", "r-e1", "implementer", b"second")
+    assert store.dynamic("r", "r-e1") == {"implementer": b"second", "a critic: ü/x": b"\x00\xff"}
+    assert store.dynamic("r", "r-e2") == {"implementer": b"later"}
+    assert store.dynamic("r", "r-e3") == {}
 
 
 def test_logs_are_kept_per_check(bench: Bench) -> None:
@@ -331,16 +358,20 @@ def test_a_reminder_of_another_version_is_void(bench: Bench) -> None:
 
 
 def test_repeated_messages_are_counted(bench: Bench) -> None:
-    """The count of dispatches grows with each reminder that sends something, and a commit begins it anew."""
+    """The count of dispatches grows with each reminder that says it is one, also where the messages go by another
+    broker, and a commit begins it anew."""
     run = written(bench.store, replace(decided(None, start()), due_ms=-1))
     counted = []
-    for pushes in ((Push("checks", b"x"),), (), (Push("checks", b"x"), Push("llm", b"y"))):
+    here, both = (Push("checks", b"x"),), (Push("checks", b"x"), Push("llm", b"y"))
+    reminders: tuple[tuple[tuple[Push, ...], bool], ...] = ((here, True), ((), False), ((), True), (both, True))
+    for pushes, hinted in reminders:
         (seen,) = bench.store.overdue(10)
-        assert bench.store.remind(seen, run.version, -1, pushes, hinted=True)
+        assert bench.store.remind(seen, run.version, -1, pushes, hinted=hinted)
         snapshot = bench.store.load("r")
         assert snapshot is not None
         counted.append(snapshot.hints)
-    assert counted == [1, 1, 2]
+    assert counted == [1, 1, 2, 3]
+    assert (bench.messages("checks"), bench.messages("llm")) == ([b"x", b"x"], [b"y"])
     written(bench.store, decided(run, save()))
     snapshot = bench.store.load("r")
     assert snapshot is not None
@@ -373,14 +404,15 @@ def test_all_keys_of_a_run_share_a_slot(redis_bench: RedisBench) -> None:
     assert {key.split(":")[1] for key in claimed_keys} == {f"{{{keys.shard_of('r')}}}"}
 
 
-def test_only_logs_expire(redis_bench: RedisBench) -> None:
-    """Nothing of a run has a time to live, but the longer outputs, which have a week."""
+def test_only_logs_and_reminders_expire(redis_bench: RedisBench) -> None:
+    """Nothing of a run has a time to live, but the longer outputs and what sessions were told, which have a week."""
     claimed(redis_bench.store)
     redis_bench.store.save_runbook(StoredRunbook(runbook=RUNBOOK, text="", source=""))
     redis_bench.store.save_log("r", "t1", "in_hook.0", "text")
-    log_key = keys.log("r", "t1", "in_hook.0")
+    redis_bench.store.save_stops("r", "s", b"told")
     lives = {key.decode(): redis_bench.call("TTL", key) for key in redis_bench.call("KEYS", "*")}
-    assert LOG_SECONDS - 60 < lives.pop(log_key) <= LOG_SECONDS
+    assert LOG_SECONDS - 60 < lives.pop(keys.log("r", "t1", "in_hook.0")) <= LOG_SECONDS
+    assert STOPS_SECONDS - 60 < lives.pop(keys.stops("r", "s")) <= STOPS_SECONDS
     assert set(lives.values()) == {-1}
 
 

@@ -305,20 +305,12 @@ def test_commands_that_start_together_share_one_server(site: Site) -> None:
 CONFORMANCE = Path(__file__).parents[3] / "shared" / "conformance"
 """The scenarios that StateM itself passes, where they lie beside the checkout."""
 
-NOT_YET = ("dynamic", "prompts-name", "no-active-run")
-"""Parts of names of scenarios that need commands which do not exist yet: ``dynamic`` and ``prompt``."""
-
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(not CONFORMANCE.is_dir(), reason="the conformance scenarios are not beside this checkout")
 def test_scenarios_of_statem_hold() -> None:
     """Every scenario comes out as it does with StateM, each check executed by the command line itself."""
-    scenarios = [
-        str(path)
-        for path in sorted((CONFORMANCE / "scenarios").glob("*.yaml"))
-        if not any(part in path.stem for part in NOT_YET)
-    ]
     runner = [sys.executable, str(CONFORMANCE / "run.py"), "--down", "--jobs", "2", "--command", shlex.join(COMMAND)]
-    done = subprocess.run([*runner, *scenarios], capture_output=True, text=True, timeout=20 * PATIENCE_SECONDS)
+    done = subprocess.run(runner, capture_output=True, text=True, timeout=20 * PATIENCE_SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -12,17 +12,28 @@ from msgspec.structs import replace
 from statem_dist.coordinator import REMIND_MS_MAX, Coordinator
 from statem_dist.dispatch import NoDispatch
 from statem_dist.errors import Conflict, NotFound, StoredDataUnreadable, TransitionInFlight, Unavailable
-from statem_dist.protocol.commands import ClaimWork, Command, Goto, RecordOutcomes, Save, Start
-from statem_dist.protocol.events import WorkLost
+from statem_dist.protocol.commands import ClaimWork, Command, Decide, Goto, RecordOutcomes, Save, Start
+from statem_dist.protocol.events import CheckSettled, DecisionRequested, TransitionSettled, WorkLost
 from statem_dist.protocol.evolve import replay
-from statem_dist.protocol.graph import Node, Retry, Runbook, Steps
+from statem_dist.protocol.graph import Check, Manual, Node, Retry, Runbook, Steps
 from statem_dist.protocol.model import Run
 from statem_dist.protocol.outcome import Outcome
 from statem_dist.protocol.progress import Batch
 from statem_dist.reaper import Reaper
 from statem_dist.settings import Settings
 from statem_dist.store.base import Change, Push, Snapshot
-from tests.support.builders import AGENT, EPOCH, FAILED, PASSED, PLACE, WORKER, loop, one_by_one, shell
+from tests.support.builders import (
+    AGENT,
+    EPOCH,
+    FAILED,
+    PASSED,
+    PLACE,
+    WORKER,
+    failure,
+    loop,
+    one_by_one,
+    shell,
+)
 from tests.support.memory_store import MemoryStore
 
 SETTINGS = Settings(state_dir=Path("/unused"), lease_seconds=30.0, hint_grace_seconds=5.0, conflict_attempts_max=4)
@@ -63,6 +74,21 @@ class NamingDispatcher:
         """Do nothing."""
 
 
+class ForeignDispatcher(NamingDispatcher):
+    """Sends messages by another way than the commit, and notes down which."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+
+    def pushes(self, batches: Sequence[Batch]) -> tuple[Push, ...]:
+        """Return nothing."""
+        return ()
+
+    def send(self, batches: Sequence[Batch]) -> None:
+        """Note them down."""
+        self.sent += [f"{batch.transition}/{batch.checks[0]}" for batch in batches]
+
+
 class Site:
     """A coordinator on a store in memory, with one run ``r``."""
 
@@ -90,6 +116,10 @@ class Site:
     def goto(self) -> Goto:
         """Return the command that opens a transition."""
         return Goto(runbook=self.runbook, target="b", by=AGENT)
+
+    def goto_and_wait(self) -> Goto:
+        """Return the command that opens a transition which may wait for decisions."""
+        return replace(self.goto(), on_manual="wait")
 
     def save(self) -> Save:
         """Return a command that adds two events."""
@@ -370,6 +400,143 @@ def test_two_reapers_expire_once() -> None:
     site.coordinator.tend(seen)
     assert [type(event) for _, event in site.store.events("r")].count(WorkLost) == 1
     assert site.messages() == ["t2/before_transfer.0"]
+
+
+def test_claims_that_were_lost_together_expire_together() -> None:
+    """A worker that died with two members of a parallel step in hand costs one look, and one commit."""
+    site = Site(((shell("x"), shell("y")),))
+    site.apply(site.goto())
+    site.claim(0)
+    site.claim(1)
+    site.messages()
+    commits = len(site.store.runs["r"].operations)
+    assert site.reap() == ["t2/before_transfer.0", "t2/before_transfer.1"]
+    assert [type(event) for _, event in site.store.events("r")].count(WorkLost) == 2
+    assert len(site.store.runs["r"].operations) == commits + 1
+    assert site.store.runs["r"].leases == {}
+
+
+def test_a_loss_that_ends_the_transition_is_no_error_for_the_others() -> None:
+    """When the first lost claim settles everything, the second one has nothing left to lose."""
+    check = replace(shell(), idempotent=False)
+    site = Site(runbook=loop(Node("a", out_hook=((check, check),))))
+    site.apply(site.goto())
+    for number in (0, 1):
+        assert site.run.transition is not None
+        site.apply(ClaimWork(transition="t2", check=f"out_hook.{number}", worker=WORKER))
+    site.reap()
+    assert site.reasons == dict.fromkeys(("out_hook.0", "out_hook.1"), "hook_outcome_unknown")
+    assert site.run.in_flight is None
+
+
+def test_what_goes_by_a_foreign_broker_is_counted_and_repeated_more_rarely() -> None:
+    """Messages that no commit carries are announced again at doubling intervals, too."""
+    site = Site(one_by_one(shell()))
+    foreign = ForeignDispatcher()
+    site.coordinator = Coordinator(site.store, foreign, SETTINGS)
+    site.apply(site.goto())
+    intervals = []
+    for _ in range(4):
+        site.reap()
+        intervals.append(site.due_in())
+    assert intervals == [GRACE_MS * 2**number for number in range(4)]
+    assert foreign.sent == ["t2/before_transfer.0"] * 5
+
+
+def test_a_reminder_that_announces_nothing_is_not_counted() -> None:
+    """Looking at a live lease is no dispatch: what is announced later starts with the shortest interval."""
+    site = Site(one_by_one(shell()))
+    site.apply(site.goto())
+    site.claim()
+    site.store.now += LEASE_MS - 1
+    assert site.store.renew("r", 1, LEASE_MS)
+    site.reap()
+    assert site.store.runs["r"].hints == 0
+
+
+# --- waits for people -----------------------------------------------------------------------------------------
+
+SURE = Check(do=Manual("sure?"))
+
+
+def decided(site: Site) -> int:
+    """Approve the first question; return how many events that added."""
+    return site.apply(Decide("t2", "before_transfer.0", True, "", AGENT, operator=True))
+
+
+def test_who_waits_for_people_owes_nothing() -> None:
+    """No message, no reminder: a transition may wait for weeks and costs nothing."""
+    site = Site(one_by_one(SURE))
+    site.apply(site.goto_and_wait())
+    assert isinstance(site.store.events("r")[-1][1], DecisionRequested)
+    assert (site.messages(), site.due_in()) == ([], None)
+    assert list(site.store.run_ids("waiting", 10)) == ["r"]
+    decided(site)
+    assert (site.run.node, site.due_in()) == ("b", None)
+
+
+def test_a_decision_announces_what_follows() -> None:
+    """The work behind a decision travels with its commit."""
+    site = Site(runbook=loop(Node("a", before_transfer=one_by_one(SURE), out_hook=one_by_one(shell()))))
+    site.apply(site.goto_and_wait())
+    decided(site)
+    assert site.messages() == ["t2/out_hook.0"]
+    assert site.due_in() == GRACE_MS
+
+
+def test_a_wait_is_ended_when_its_time_is_over() -> None:
+    """The reaper is reminded of the earliest end, and settles what has run out, once."""
+    site = Site(one_by_one(replace(SURE, timeout=60.0), replace(SURE, timeout=20.0)))
+    site.apply(site.goto_and_wait())
+    assert site.due_in() == 20_000
+    site.reap()
+    assert site.reasons == {"before_transfer.0": "not_confirmed", "before_transfer.1": "expired"}
+    assert isinstance(site.store.events("r")[-1][1], TransitionSettled)
+    assert site.due_in() is None
+
+
+def test_waits_that_end_together_are_ended_together() -> None:
+    """Two questions with the same limit: the first to expire settles the transition, and the other is over with it."""
+    site = Site(one_by_one(replace(SURE, timeout=20.0), replace(SURE, timeout=20.0)))
+    site.apply(site.goto_and_wait())
+    site.reap()
+    assert site.reasons == {"before_transfer.0": "expired", "before_transfer.1": "not_confirmed"}
+
+
+def test_a_decision_that_comes_first_leaves_nothing_to_expire() -> None:
+    """A reaper that had seen the reminder finds the run settled."""
+    site = Site(one_by_one(replace(SURE, timeout=20.0)))
+    site.apply(site.goto_and_wait())
+    site.store.now = site.store.due["r"] - 1
+    seen = site.store.due["r"]
+    decided(site)
+    site.store.now = seen
+    assert site.store.overdue(10) == []
+    assert [type(event) for _, event in site.store.events("r")].count(CheckSettled) == 1
+
+
+def test_other_reminders_do_not_make_a_wait_longer() -> None:
+    """Beside a command that nobody takes, announced ever more rarely, a question still ends in time."""
+    hook = ((replace(SURE, timeout=60.0), shell()),)
+    site = Site(runbook=loop(Node("a", out_hook=hook)))
+    site.apply(site.goto_and_wait())
+    ends_at = site.store.now + 60_000
+    while site.store.due["r"] < ends_at:
+        site.reap()
+    assert site.store.due["r"] == ends_at
+    site.reap()
+    assert site.reasons == {"out_hook.0": "expired"}
+
+
+def test_a_retry_and_a_wait_are_both_remembered() -> None:
+    """The earlier of the two sets the reminder."""
+    retry = Retry(on=("infrastructure",), initial_interval=7.0, jitter=0.0)
+    hook = ((replace(SURE, timeout=60.0), replace(shell(), retry=retry, idempotent=True)),)
+    site = Site(runbook=loop(Node("a", out_hook=hook)))
+    site.apply(site.goto_and_wait())
+    run = site.coordinator.apply("r", ClaimWork(transition="t2", check="out_hook.1", worker=WORKER)).run
+    site.coordinator.record(run, site.outcome(run, failure("spawn_failed")))
+    assert site.due_in() == 7_000
 
 
 def test_a_reminder_of_a_run_that_is_gone_is_no_error() -> None:

@@ -104,6 +104,34 @@ def test_our_message_is_what_celery_would_send(broker: RealServer, app: Celery, 
     assert all(not theirs[name] for name in LEFT_OUT), "what is left out is empty"
 
 
+@pytest.mark.parametrize(
+    ("redis_url", "broker_url"),
+    [
+        ("redis://host:6379/0", "redis://host:6379/0"),
+        ("redis://:secret@host:6379/3?socket_timeout=2", "redis://:secret@host:6379/3?socket_timeout=2"),
+        ("rediss://host/1", "rediss://host/1"),
+        ("unix:///run/redis.sock", "redis+socket:///run/redis.sock"),
+        ("unix:///run/redis.sock?db=2", "redis+socket:///run/redis.sock?virtual_host=2"),
+        ("unix:///run/redis.sock?db=0", "redis+socket:///run/redis.sock?virtual_host=0"),
+        ("unix:///run/a%20b.sock?db=2", "redis+socket:///run/a%20b.sock?virtual_host=2"),
+    ],
+)
+def test_celery_is_given_the_redis_of_the_state(redis_url: str, broker_url: str) -> None:
+    """The two libraries name a unix socket and its database differently; all else is the same."""
+    assert broker_url_for(redis_url) == broker_url
+
+
+@pytest.mark.parametrize("database", [0, 3])
+def test_messages_lie_in_the_database_of_the_state(broker: RealServer, database: int) -> None:
+    """What Celery sends is found where the state is, also when that is not the first database of a server."""
+    state_url = f"{broker.url}?db={database}"
+    with connect(state_url) as client:
+        client.flushall()
+    app = make_app(broker_url_for(state_url), [QUEUE])
+    app.send_task(TASK_NAME, args=ARGUMENTS, queue=QUEUE, ignore_result=True)
+    assert fields(sent(state_url))["body"][0] == ARGUMENTS
+
+
 def test_ids_agree_within_a_message() -> None:
     """A message is its own root, is correlated by its task id, and shares no id with another."""
     first, second = fields(task_message(BATCH)), fields(task_message(BATCH))

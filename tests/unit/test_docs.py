@@ -16,13 +16,17 @@ from statem_dist import errors
 from statem_dist.checks import process, supervisor
 from statem_dist.checks.context import Limits
 from statem_dist.checks.environment import RUN_NAMES
+from statem_dist.cli.hook import LIMIT_SECONDS
 from statem_dist.cli.main import app
 from statem_dist.embedded import server
+from statem_dist.foreign import HISTORY_BYTES_MAX
+from statem_dist.hosts import HOOK_SECONDS
 from statem_dist.protocol import decide, outcome
 from statem_dist.protocol.graph import CHECK_TYPES, DynamicConfig, Retry
 from statem_dist.roster import ANNOUNCE_SECONDS, PRESENCE_SECONDS
 from statem_dist.runbook import checks, nodes, parse, tree
 from statem_dist.settings import Settings
+from statem_dist.stophook import REMINDERS_MAX, STOP_STATES
 from statem_dist.sweep.results import SCORED, STATES
 from statem_dist.sweep.spec import AGENT_TIMEOUT_SECONDS, TRIALS_MAX, SweepFile, load_sweep
 
@@ -310,6 +314,18 @@ def test_figures_in_words_are_those_of_the_code() -> None:
     assert "three times at the most" in RUNBOOKS
     assert decide.STARTS_MAX == 3
     assert supervisor.ORPHANED_GRACE_SECONDS <= process.KILL_GRACE_SECONDS
+
+
+def test_what_agents_are_told_of_the_stop_hook_is_true() -> None:
+    """The figures and names of the Stop hook are the code's."""
+    agents = (ROOT / "docs" / "agents.md").read_text(encoding="utf-8")
+    assert f"told to go on {['', 'once', 'twice', 'three', 'four', 'five', 'six'][REMINDERS_MAX]} times" in agents
+    assert all(f"`{state}`" in agents for state in STOP_STATES)
+    row = next(row for row in rows(sections(CLI, 2)["Environment variables"]) if "STOP_STATES" in row[0])
+    assert set(row[1].strip("`").split(",")) == STOP_STATES
+    assert f"within {['', 'one', 'two'][round(LIMIT_SECONDS)]} seconds" in agents
+    assert f'"timeout": {HOOK_SECONDS}' in agents
+    assert f"more than {HISTORY_BYTES_MAX >> 20} MiB" in CLI
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)

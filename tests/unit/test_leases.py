@@ -199,6 +199,45 @@ def test_a_short_absence_is_survived(site: Site) -> None:
     assert site.expiry == LEASE_MS
 
 
+def test_a_store_that_is_away_is_asked_once_a_round(site: Site) -> None:
+    """With many claims in hand, the first one that finds the store away spares the others the wait for it."""
+    site.store.away = True
+    with (
+        site.keeper.hold("r", 1, site.told),
+        site.keeper.hold("r", 2, site.told),
+        site.keeper.hold("r", 3, site.told),
+    ):
+        site.round.make()
+        assert site.store.asked == 1
+        site.round.make()
+        assert site.store.asked == 2
+    assert site.lost == []
+
+
+def test_without_the_store_leases_are_judged_by_time(site: Site) -> None:
+    """Claims whose time is nearly over are given up although the store was not asked about them; younger ones stay."""
+    site.store.away = True
+    with site.keeper.hold("r", 1, site.told) as old, site.keeper.hold("r", 2, site.told) as older_too:
+        site.clock.move(0.5 * LEASE_SECONDS)
+        with site.keeper.hold("r", 3, site.told) as young:
+            site.clock.move((SAFETY - 0.5) * LEASE_SECONDS + 0.1)
+            site.round.make()
+            assert (old.lost, older_too.lost, young.lost) == (True, True, False)
+            assert site.store.asked == 1
+    assert len(site.lost) == 2
+
+
+def test_a_lost_claim_asks_nobody(site: Site) -> None:
+    """What was given up is not asked about, and keeps nobody from being renewed."""
+    with site.keeper.hold("r", 99, lambda: None) as stranger, site.keeper.hold("r", 1, site.told) as mine:
+        site.round.make()
+        assert (stranger.lost, mine.lost) == (True, False)
+        site.clock.move(1)
+        site.round.make()
+        assert site.store.asked == 3
+        assert site.expiry == LEASE_MS
+
+
 def test_only_what_is_held_is_renewed(site: Site) -> None:
     """After the ``with`` block, also one that ended with an error, the lease is left to itself."""
 
