@@ -20,8 +20,8 @@ COMMANDS: dict[str, str] = {
     "evidence": "reading:evidence",
     "runs": "reading:runs",
     "validate": "reading:validate",
-    "new": "drawing:new",
     "graph": "drawing:graph",
+    "new": "drawing:new",
     "prompt": "reading:prompt",
     "compact-prompt": "reading:compact_prompt",
     "dynamic path": "dynamic:path",
@@ -44,7 +44,7 @@ COMMANDS: dict[str, str] = {
 GROUPS: dict[str, str] = {
     "dynamic": "Checks that are registered for the current entry alone.",
     "hook": "The Stop hook of agent hosts: an agent goes on until its run is finished.",
-    "sweep": "Many trials of a runbook.",
+    "sweep": "Run a runbook over a matrix of agents, tasks and repetitions.",
 }
 """Groups of commands, and what the help says of them."""
 

@@ -6,9 +6,8 @@ import getpass
 import os
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from statem_dist.cli.answer import Answer
+from statem_dist.cli.declare import Argument, Option
 from statem_dist.cli.session import JsonOption, Session, StateDirOption, session
 from statem_dist.errors import NotFound
 from statem_dist.protocol.model import Actor
@@ -19,12 +18,10 @@ if TYPE_CHECKING:
 DECISIONS_MAX = 1000
 
 DecisionArgument = Annotated[
-    str, typer.Argument(metavar="DECISION", help="Its id as `approvals` lists it, or the run if only one waits there.")
+    str, Argument(metavar="DECISION", help="Its id as `approvals` lists it, or the run if only one waits there.")
 ]
-CommentOption = Annotated[str, typer.Option("--comment", "-m", metavar="TEXT", help="Kept with the decision.")]
-ByOption = Annotated[
-    str | None, typer.Option("--by", metavar="NAME", help="Who decides (default: the name of this user).")
-]
+CommentOption = Annotated[str, Option("--comment", "-m", metavar="TEXT", help="Kept with the decision.")]
+ByOption = Annotated[str | None, Option("--by", metavar="NAME", help="Who decides (default: the name of this user).")]
 
 
 def approvals(state_dir: StateDirOption = None, as_json: JsonOption = False) -> Answer:
@@ -73,12 +70,6 @@ def reject(
     Example: statem-dist reject demo/t4/before_transfer.0 -m "the plan lacks a rollback"
     """
     return _settle(decision, comment, by, state_dir, approved=False)
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the commands."""
-    for command in (approvals, approve, reject):
-        app.command()(command)
 
 
 def _settle(wanted: str, comment: str, by: str | None, state_dir: str | None, *, approved: bool) -> Answer:

@@ -7,9 +7,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
 from statem_dist.cli.answer import Answer
+from statem_dist.cli.declare import Argument, Option
 from statem_dist.cli.session import JsonOption, RunIdOption, StateDirOption, session
 
 if TYPE_CHECKING:
@@ -19,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def new(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")] = Path("runbook.yaml"),
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    file: Annotated[Path, Argument(metavar="FILE", help="The file to write.")] = Path("runbook.yaml"),
+    force: Annotated[bool, Option("--force", help="Replace a file that is there.")] = False,
     as_json: JsonOption = False,
 ) -> Answer:
     """Write a commented runbook to begin with.
@@ -39,11 +38,11 @@ def new(
 
 def graph(
     spec: Annotated[
-        Path | None, typer.Argument(metavar="RUNBOOK", help="A runbook file; without it, the runbook of the run.")
+        Path | None, Argument(metavar="RUNBOOK", help="A runbook file; without it, the runbook of the run.")
     ] = None,
     run_id: RunIdOption = None,
     format: Annotated[
-        Literal["mermaid", "dot", "svg", "json"], typer.Option("--format", metavar="FORMAT", help="What to print.")
+        Literal["mermaid", "dot", "svg", "json"], Option("--format", metavar="FORMAT", help="What to print.")
     ] = "mermaid",
     state_dir: StateDirOption = None,
     as_json: JsonOption = False,
@@ -79,7 +78,7 @@ def _what_to_draw(spec: Path | None, run_id: str | None, state_dir: str | None) 
 
     given = None
     if spec is not None:
-        from statem_dist.runbook.parse import load
+        from statem_dist.runbook.reader import load
 
         given = load(Path(os.path.abspath(spec))).runbook
         if run_id is None:
@@ -88,9 +87,3 @@ def _what_to_draw(spec: Path | None, run_id: str | None, state_dir: str | None) 
         run = at.settled_run(run_id)
         runbook = given or at.engine.runbook(run.runbook)
         return runbook, run, Marks(current=run.node, visited=visited_nodes(at.engine.store, run))
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the commands."""
-    app.command()(new)
-    app.command()(graph)

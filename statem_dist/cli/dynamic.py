@@ -5,16 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from statem_dist.cli.answer import Answer
+from statem_dist.cli.declare import Argument, Option
 from statem_dist.cli.session import AgentIdOption, JsonOption, RunIdOption, StateDirOption, session
 from statem_dist.places import entry_folder
 from statem_dist.protocol.model import Actor, Run
 
 RoleOption = Annotated[
     str | None,
-    typer.Option("--agent-role", "--role", metavar="ROLE", help="In which role (default: STATEM_AGENT_ROLE)."),
+    Option("--agent-role", "--role", metavar="ROLE", help="In which role (default: STATEM_AGENT_ROLE)."),
 ]
 
 
@@ -40,7 +39,7 @@ def path(
 
 
 def write(
-    source: Annotated[Path, typer.Argument(metavar="FILE", help="Checks as JSON or YAML.")],
+    source: Annotated[Path, Argument(metavar="FILE", help="Checks as JSON or YAML.")],
     run_id: RunIdOption = None,
     agent_id: AgentIdOption = None,
     agent_role: RoleOption = None,
@@ -103,12 +102,3 @@ def list_(run_id: RunIdOption = None, state_dir: StateDirOption = None, as_json:
 
 def _where(run: Run) -> dict[str, Any]:
     return {"ok": True, "run_id": run.id, "current": run.node, "current_entry_id": run.entry_id}
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the commands."""
-    group = typer.Typer(help="Checks that are registered for the current entry alone.", no_args_is_help=True)
-    group.command()(path)
-    group.command()(write)
-    group.command("list")(list_)
-    app.add_typer(group, name="dynamic")

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from msgspec.structs import replace
 
 from statem_dist.cli.answer import Answer
+from statem_dist.cli.declare import Option
 from statem_dist.cli.session import JsonOption, RunIdOption, StateDirOption, store_url
 from statem_dist.errors import StatemError
 from statem_dist.resume import Address
@@ -39,15 +39,13 @@ LIMIT_SECONDS = 2.0
 PATIENCE_SECONDS = 1.0
 """How long an unreachable state store is tried again: an agent that wants to stop does not wait for repairs."""
 
-HostOption = Annotated[Host, typer.Option("--host", metavar="HOST", help="claude or codex.")]
+HostOption = Annotated[Host, Option("--host", metavar="HOST", help="claude or codex.")]
 
 
 def stop(
     host: HostOption = "claude",
     run_id: RunIdOption = None,
-    yield_once: Annotated[
-        bool, typer.Option("--yield-once", help="Never tell an agent twice in a row to go on.")
-    ] = False,
+    yield_once: Annotated[bool, Option("--yield-once", help="Never tell an agent twice in a row to go on.")] = False,
     state_dir: StateDirOption = None,
 ) -> Answer:
     """Answer a Stop hook, whose JSON is on stdin: go on with the active run, or stop.
@@ -63,9 +61,9 @@ def stop(
 def install(
     host: HostOption = "claude",
     user: Annotated[
-        bool, typer.Option("--user/--project", help="In the settings of this user, or of this project (the default).")
+        bool, Option("--user/--project", help="In the settings of this user, or of this project (the default).")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be changed.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Only show what would be changed.")] = False,
     as_json: JsonOption = False,
 ) -> Answer:
     """Add the Stop hook to the settings of an agent host; all else in them stays as it is.
@@ -171,13 +169,3 @@ def _standing(engine: Engine, run_id: str) -> Standing:
 def _everything_on_stdin() -> bytes:
     """Return all of stdin, read without a lock for which the end of the process would have to wait."""
     return b"".join(iter(lambda: os.read(0, 1 << 16), b""))
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the commands."""
-    group = typer.Typer(
-        help="The Stop hook of agent hosts: an agent goes on until its run is finished.", no_args_is_help=True
-    )
-    group.command()(stop)
-    group.command()(install)
-    app.add_typer(group, name="hook")

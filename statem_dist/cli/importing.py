@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from statem_dist.cli.answer import Answer
+from statem_dist.cli.declare import Argument, Option
 from statem_dist.cli.session import JsonOption, StateDirOption, session
 from statem_dist.errors import ExitCode, StatemError, Usage
 
@@ -18,14 +17,12 @@ if TYPE_CHECKING:
 
 
 def import_(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder of StateM, or a whole .statem folder.")],
-    run_id: Annotated[
-        str | None, typer.Option("--run-id", metavar="ID", help="The run's id here; for one run.")
-    ] = None,
+    folder: Annotated[Path, Argument(metavar="DIR", help="A run's folder of StateM, or a whole .statem folder.")],
+    run_id: Annotated[str | None, Option("--run-id", metavar="ID", help="The run's id here; for one run.")] = None,
     spec: Annotated[
-        Path | None, typer.Option("--spec", metavar="FILE", help="The runbook (default: where StateM had it).")
+        Path | None, Option("--spec", metavar="FILE", help="The runbook (default: where StateM had it).")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be imported.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Only show what would be imported.")] = False,
     state_dir: StateDirOption = None,
     as_json: JsonOption = False,
 ) -> Answer:
@@ -84,8 +81,3 @@ def _line(arrival: Arrival) -> str:
             return f"Unchanged: {what}; it was imported before"
         case "planned":
             return f"Would import: {what}{' (active)' if arrival.active else ''}"
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command("import")(import_)

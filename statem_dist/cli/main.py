@@ -1,49 +1,19 @@
-"""Entry point: builds the command tree, runs one command, and turns whatever happens into output and exit code."""
+"""Entry point: finds the command, calls it, and turns whatever happens into output and exit code."""
 
 from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Sequence
+from typing import Any
 
-import typer
-from typer.exceptions import Abort, TyperException
-
-from statem_dist import __version__
-from statem_dist.cli import deciding, drawing, dynamic, hook, importing, moving, reading, services, sweeping
 from statem_dist.cli.answer import Answer, close_quietly_after_broken_pipe, print_answer, print_error
+from statem_dist.cli.commands import COMMANDS, GROUPS, load
+from statem_dist.cli.quick import NotPlain, read
 from statem_dist.errors import ExitCode, StatemError, Usage
 
-app = typer.Typer(
-    name="statem-dist",
-    no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Runbooks for long agent runs: checked, recoverable transitions, on as many workers as there are.",
-)
-moving.add_to(app)
-dynamic.add_to(app)
-deciding.add_to(app)
-reading.add_to(app)
-drawing.add_to(app)
-importing.add_to(app)
-hook.add_to(app)
-services.add_to(app)
-sweeping.add_to(app)
-
-
-@app.callback(invoke_without_command=True)
-def root(
-    context: typer.Context,
-    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
-) -> Answer | None:
-    """Runbooks for long agent runs: checked, recoverable transitions, on as many workers as there are."""
-    if version:
-        print(f"statem-dist {__version__}")
-        raise typer.Exit
-    return None
+COMPLETION = "_STATEM_DIST_COMPLETE"
+"""Set by a shell that asks for completions."""
 
 
 def main() -> None:
@@ -51,11 +21,11 @@ def main() -> None:
     sys.exit(run(sys.argv[1:]))
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(words: Sequence[str]) -> int:
     """Run one command and return its exit code; see ``ExitCode``."""
-    as_json = "--json" in arguments
+    as_json = "--json" in words
     try:
-        result = typer.main.get_command(app).main(args=list(arguments), prog_name="statem-dist", standalone_mode=False)
+        result = _call(words)
         if isinstance(result, Answer):
             print_answer(result, as_json=as_json)
             result = result.exit_code
@@ -64,13 +34,7 @@ def run(arguments: Sequence[str]) -> int:
     except StatemError as error:
         print_error(error, as_json=as_json)
         return int(error.exit_code)
-    except TyperException as error:
-        usage = Usage(
-            error.format_message(), hint="`statem-dist --help` lists the commands, COMMAND --help its options."
-        )
-        print_error(usage, as_json=as_json)
-        return int(usage.exit_code)
-    except (KeyboardInterrupt, Abort):
+    except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return int(ExitCode.INTERRUPTED)
     except BrokenPipeError:
@@ -78,13 +42,47 @@ def run(arguments: Sequence[str]) -> int:
         return int(ExitCode.ERROR)
     except Exception as error:
         if os.environ.get("STATEM_DEBUG"):
-            traceback.print_exc()
+            raise
         defect = StatemError(
             f"{type(error).__name__}: {error}",
             hint="This is a defect of statem-dist. STATEM_DEBUG=1 shows where it happened; please report it.",
         )
         print_error(defect, as_json=as_json)
         return int(defect.exit_code)
+
+
+def _call(words: Sequence[str]) -> Any:
+    """Call the command that the words name, and return what it returns."""
+    length = 2 if words and words[0] in GROUPS else 1
+    name = " ".join(words[:length])
+    if name in COMMANDS and COMPLETION not in os.environ:
+        command = load(name)
+        try:
+            values = read(command, words[length:])
+        except NotPlain:
+            pass
+        else:
+            return command(**values)
+    return _call_in_full(words)
+
+
+def _call_in_full(words: Sequence[str]) -> Any:
+    """Leave the words to the full application: help, completion, and mistakes."""
+    from typer.exceptions import Abort, TyperException
+    from typer.main import get_command
+
+    from statem_dist.cli.full import make_app
+
+    try:
+        return get_command(make_app()).main(args=list(words), prog_name="statem-dist", standalone_mode=False)
+    except TyperException as error:
+        if not error.format_message():
+            # Without a command the application has shown its help, which says it all.
+            return ExitCode.USAGE
+        hint = "`statem-dist --help` lists the commands, COMMAND --help its options."
+        raise Usage(error.format_message(), hint=hint) from error
+    except Abort as error:
+        raise KeyboardInterrupt from error
 
 
 if __name__ == "__main__":

@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
 from statem_dist.cli.answer import Answer
+from statem_dist.cli.declare import Argument, Option
 from statem_dist.cli.session import (
     AgentIdOption,
     AgentRoleOption,
@@ -26,43 +25,43 @@ from statem_dist.protocol.model import Confirmations
 if TYPE_CHECKING:
     from statem_dist.follow import Settled
 
-WaitOption = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the end, or only submit.")]
+WaitOption = Annotated[bool, Option("--wait/--no-wait", help="Wait for the end, or only submit.")]
 TimeoutOption = Annotated[
-    float | None, typer.Option("--timeout", metavar="SECONDS", min=0, help="Wait at most that long (exit 7 then).")
+    float | None, Option("--timeout", metavar="SECONDS", min=0, help="Wait at most that long (exit 7 then).")
 ]
 
 ConfirmOption = Annotated[
     list[str] | None,
-    typer.Option("--confirm", metavar="CHECK", help="Confirm this check, by id or name; repeatable."),
+    Option("--confirm", metavar="CHECK", help="Confirm this check, by id or name; repeatable."),
 ]
 DeclineOption = Annotated[
     list[str] | None,
-    typer.Option("--decline", metavar="CHECK", help="Decline this check, by id or name; repeatable."),
+    Option("--decline", metavar="CHECK", help="Decline this check, by id or name; repeatable."),
 ]
-ReasonOption = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why it is declined.")]
+ReasonOption = Annotated[str, Option("--reason", metavar="TEXT", help="Why it is declined.")]
 OnManualOption = Annotated[
     Literal["fail", "wait"],
-    typer.Option("--on-manual", help="What a check does that nobody confirmed: fail, or wait for a decision."),
+    Option("--on-manual", help="What a check does that nobody confirmed: fail, or wait for a decision."),
 ]
 
 
 def start(
-    spec: Annotated[Path, typer.Argument(metavar="RUNBOOK", help="The runbook file, YAML or JSON.")],
+    spec: Annotated[Path, Argument(metavar="RUNBOOK", help="The runbook file, YAML or JSON.")],
     run_id: RunIdOption = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Make a new run even if one is active.")] = False,
+    fresh: Annotated[bool, Option("--fresh", help="Make a new run even if one is active.")] = False,
     workspace: Annotated[
         Path | None,
-        typer.Option("--workspace", metavar="DIR", help="Where checks work (default: the runbook's folder)."),
+        Option("--workspace", metavar="DIR", help="Where checks work (default: the runbook's folder)."),
     ] = None,
     queue: Annotated[
-        str | None, typer.Option("--queue", metavar="NAME", help="Pin all work of the run to one queue.")
+        str | None, Option("--queue", metavar="NAME", help="Pin all work of the run to one queue.")
     ] = None,
-    label: Annotated[list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="Repeatable.")] = None,
+    label: Annotated[list[str] | None, Option("--label", metavar="KEY=VALUE", help="Repeatable.")] = None,
     env: Annotated[
-        list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="For its commands; repeatable.")
+        list[str] | None, Option("--env", metavar="NAME=VALUE", help="For its commands; repeatable.")
     ] = None,
     pass_env: Annotated[
-        list[str] | None, typer.Option("--pass-env", metavar="NAME", help="The same, taken from here.")
+        list[str] | None, Option("--pass-env", metavar="NAME", help="The same, taken from here.")
     ] = None,
     timeout: TimeoutOption = None,
     yes: YesOption = False,
@@ -126,7 +125,7 @@ def start(
 
 
 def goto(
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="The node to move to.")],
+    target: Annotated[str, Argument(metavar="TARGET", help="The node to move to.")],
     run_id: RunIdOption = None,
     wait: WaitOption = True,
     timeout: TimeoutOption = None,
@@ -184,7 +183,7 @@ def goto(
 
 
 def transfer(
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="The node to move to.")],
+    target: Annotated[str, Argument(metavar="TARGET", help="The node to move to.")],
     run_id: RunIdOption = None,
     wait: WaitOption = True,
     timeout: TimeoutOption = None,
@@ -218,7 +217,7 @@ def transfer(
 
 def save(
     run_id: RunIdOption = None,
-    skip_hooks: Annotated[bool, typer.Option("--skip-hooks", help="Only record it.")] = False,
+    skip_hooks: Annotated[bool, Option("--skip-hooks", help="Only record it.")] = False,
     timeout: TimeoutOption = None,
     yes: YesOption = False,
     agent_id: AgentIdOption = None,
@@ -257,7 +256,7 @@ def save(
 
 def cancel(
     run_id: RunIdOption = None,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Kept in the history.")] = "",
+    reason: Annotated[str, Option("--reason", metavar="TEXT", help="Kept in the history.")] = "",
     agent_id: AgentIdOption = None,
     agent_role: AgentRoleOption = None,
     state_dir: StateDirOption = None,
@@ -277,12 +276,6 @@ def cancel(
     data = {"ok": True, **views.settled_transition(settled.run, transition)}
     told = f"Cancelled: transition {transition.id} ({transition.source} -> {transition.target}) of run {run.id}"
     return Answer(data, lambda: told)
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the commands."""
-    for command in (start, goto, transfer, save, cancel):
-        app.command()(command)
 
 
 def _started(at: Session, settled: Settled, agent_id: str | None, agent_role: str | None) -> Answer:

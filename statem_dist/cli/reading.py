@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
 from statem_dist.cli.answer import Answer, print_line, require_reader
+from statem_dist.cli.declare import Argument, Option
 from statem_dist.cli.session import AgentIdOption, JsonOption, RunIdOption, Session, StateDirOption, session
 from statem_dist.errors import NotFound, Usage
 from statem_dist.protocol.model import Run
@@ -19,21 +18,21 @@ if TYPE_CHECKING:
 
 CommandOption = Annotated[
     str | None,
-    typer.Option("--command", metavar="COMMAND", help="How to call this tool (default: STATEM_COMMAND)."),
+    Option("--command", metavar="COMMAND", help="How to call this tool (default: STATEM_COMMAND)."),
 ]
 
 TailOption = Annotated[
-    int | None, typer.Option("--tail", "--limit", "-n", metavar="N", min=0, help="Only the last N entries.")
+    int | None, Option("--tail", "--limit", "-n", metavar="N", min=0, help="Only the last N entries.")
 ]
 AfterOption = Annotated[
     int | None,
-    typer.Option("--after", metavar="NUMBER", min=0, help="Only what began after this event; --limit then pages."),
+    Option("--after", metavar="NUMBER", min=0, help="Only what began after this event; --limit then pages."),
 ]
 
 
 def validate(
-    spec: Annotated[Path, typer.Argument(metavar="RUNBOOK", help="The runbook file, YAML or JSON.")],
-    strict: Annotated[bool, typer.Option("--strict", help="Unknown keywords are errors.")] = False,
+    spec: Annotated[Path, Argument(metavar="RUNBOOK", help="The runbook file, YAML or JSON.")],
+    strict: Annotated[bool, Option("--strict", help="Unknown keywords are errors.")] = False,
     as_json: JsonOption = False,
 ) -> Answer:
     """Check a runbook; every problem is reported at once, with its place.
@@ -101,7 +100,7 @@ def state(run_id: RunIdOption = None, state_dir: StateDirOption = None, as_json:
 
 
 def ls(
-    node: Annotated[str, typer.Argument(metavar="NODE", help="Name of a node.")],
+    node: Annotated[str, Argument(metavar="NODE", help="Name of a node.")],
     run_id: RunIdOption = None,
     state_dir: StateDirOption = None,
     as_json: JsonOption = False,
@@ -138,9 +137,9 @@ def history(
     run_id: RunIdOption = None,
     tail: TailOption = None,
     after: AfterOption = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Every event of the log, instead of an entry per move.")] = False,
+    raw: Annotated[bool, Option("--raw", help="Every event of the log, instead of an entry per move.")] = False,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the run is finished; with --json a line per entry.")
+        bool, Option("--follow", "-f", help="Go on until the run is finished; with --json a line per entry.")
     ] = False,
     state_dir: StateDirOption = None,
     as_json: JsonOption = False,
@@ -221,9 +220,9 @@ def evidence(run_id: RunIdOption = None, state_dir: StateDirOption = None, as_js
 def runs(
     status: Annotated[
         Literal["active", "moving", "waiting", "finished"] | None,
-        typer.Option("--status", help="Only runs of this status."),
+        Option("--status", help="Only runs of this status."),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, max=1000, help="At most N runs.")] = 50,
+    limit: Annotated[int, Option("--limit", "-n", metavar="N", min=1, max=1000, help="At most N runs.")] = 50,
     state_dir: StateDirOption = None,
     as_json: JsonOption = False,
 ) -> Answer:
@@ -298,12 +297,3 @@ def _prompt_answer(run: Run, text: str, state_dir: str) -> Answer:
         "prompt": text,
     }
     return Answer(data, lambda: text.rstrip("\n"))
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the commands."""
-    for command in (validate, cur, state, ls, history, evidence, runs):
-        app.command()(command)
-    app.command("next")(next_)
-    app.command()(prompt)
-    app.command("compact-prompt")(compact_prompt)

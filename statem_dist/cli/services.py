@@ -7,37 +7,36 @@ import sys
 from collections.abc import Mapping
 from typing import Annotated
 
-import typer
-
 from statem_dist.cli.answer import Answer
+from statem_dist.cli.declare import Option
 from statem_dist.cli.session import JsonOption, StateDirOption, store_url
 from statem_dist.errors import ExitCode
 from statem_dist.settings import Settings
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
-QueuesOption = Annotated[
-    str, typer.Option("--queues", "-Q", metavar="NAMES", help="Queues to serve, separated by commas.")
-]
+QueuesOption = Annotated[str, Option("--queues", "-Q", metavar="NAMES", help="Queues to serve, separated by commas.")]
 ConcurrencyOption = Annotated[
-    int | None, typer.Option("--concurrency", "-c", metavar="N", min=1, help="Slots (default: two per core).")
+    int | None, Option("--concurrency", "-c", metavar="N", min=1, help="Slots (default: two per core).")
 ]
 PassEnvOption = Annotated[
     list[str] | None,
-    typer.Option("--pass-env", metavar="NAME", help="Hand this variable to commands; repeatable."),
+    Option("--pass-env", metavar="NAME", help="Hand this variable to commands; repeatable."),
 ]
 
 
 def worker(
     queues: QueuesOption = "checks,llm",
     concurrency: ConcurrencyOption = None,
-    pool: Annotated[str, typer.Option("--pool", help="threads, prefork or solo.")] = "threads",
+    pool: Annotated[str, Option("--pool", help="threads, prefork or solo.")] = "threads",
     pass_env: PassEnvOption = None,
     grace: Annotated[
-        float, typer.Option("--grace", metavar="SECONDS", min=0, help="For running checks when it is stopped.")
+        float, Option("--grace", metavar="SECONDS", min=0, help="For running checks when it is stopped.")
     ] = 30.0,
-    events: Annotated[bool, typer.Option("--events", help="Send task events, for Flower.")] = False,
-    log_level: Annotated[str, typer.Option("--log-level", metavar="LEVEL")] = "INFO",
+    events: Annotated[bool, Option("--events", help="Send task events, for Flower.")] = False,
+    log_level: Annotated[
+        str, Option("--log-level", metavar="LEVEL", help="DEBUG, INFO, WARNING, ERROR or CRITICAL.")
+    ] = "INFO",
     state_dir: StateDirOption = None,
 ) -> None:
     """Run a worker in the foreground; SIGTERM or Ctrl-C lets running checks end and hands the rest back.
@@ -169,9 +168,3 @@ def worker_arguments(
 def worker_environ(environ: Mapping[str, str], settings: Settings, redis_url: str) -> dict[str, str]:
     """Return the environment of a worker process; the URL of the store goes here, where ``ps`` does not show it."""
     return {**environ, "STATEM_STATE_DIR": str(settings.state_dir), "STATEM_REDIS_URL": redis_url}
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the commands."""
-    for command in (up, down, worker, doctor):
-        app.command()(command)

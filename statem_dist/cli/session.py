@@ -11,28 +11,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from statem_dist.cli.declare import Option
 from statem_dist.protocol.model import Actor, Run
 from statem_dist.settings import Settings
 
 if TYPE_CHECKING:
     from statem_dist.engine import Engine
 
-RunIdOption = Annotated[
-    str | None, typer.Option("--run-id", metavar="ID", help="The run; by default the one started last.")
-]
+RunIdOption = Annotated[str | None, Option("--run-id", metavar="ID", help="The run; by default the one started last.")]
 StateDirOption = Annotated[
     str | None,
-    typer.Option("--state-dir", metavar="DIR", help="State directory (default: STATEM_STATE_DIR, else .statem)."),
+    Option("--state-dir", metavar="DIR", help="State directory (default: STATEM_STATE_DIR, else .statem)."),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
-YesOption = Annotated[bool, typer.Option("--yes", help="Confirm every manual check and checklist.")]
+JsonOption = Annotated[bool, Option("--json", help="Print one JSON document on stdout.")]
+YesOption = Annotated[bool, Option("--yes", help="Confirm every manual check and checklist.")]
 AgentIdOption = Annotated[
-    str | None, typer.Option("--agent-id", metavar="ID", help="Who is asking (default: STATEM_AGENT_ID).")
+    str | None, Option("--agent-id", metavar="ID", help="Who is asking (default: STATEM_AGENT_ID).")
 ]
 AgentRoleOption = Annotated[
-    str | None, typer.Option("--agent-role", metavar="ROLE", help="In which role (default: STATEM_AGENT_ROLE).")
+    str | None, Option("--agent-role", metavar="ROLE", help="In which role (default: STATEM_AGENT_ROLE).")
 ]
 
 DEFAULT_AGENT = "agent"

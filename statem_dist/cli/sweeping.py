@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from statem_dist.cli.answer import Answer
+from statem_dist.cli.declare import Argument, Option
 from statem_dist.cli.session import JsonOption, StateDirOption
 from statem_dist.errors import ExitCode, Usage
 from statem_dist.settings import Settings
@@ -21,38 +20,28 @@ if TYPE_CHECKING:
     from statem_dist.sweep.spec import Sweep
     from statem_dist.sweep.trials import Trial
 
-sweeps = typer.Typer(help="Run a runbook over a matrix of agents, tasks and repetitions.", no_args_is_help=True)
 
-
-@sweeps.callback()
-def sweep() -> None:
-    """Run a runbook over a matrix of agents, tasks and repetitions."""
-
-
-@sweeps.command()
 def run(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The sweep file.")],
+    file: Annotated[Path, Argument(metavar="FILE", help="The sweep file.")],
     workers: Annotated[
-        int, typer.Option("--workers", "-w", metavar="N", min=0, max=64, help="Worker processes for its length.")
+        int, Option("--workers", "-w", metavar="N", min=0, max=64, help="Worker processes for its length.")
     ] = 0,
     concurrency: Annotated[
         int | None,
-        typer.Option("--concurrency", "-c", metavar="N", min=1, max=1000, help="Trials under way at once."),
+        Option("--concurrency", "-c", metavar="N", min=1, max=1000, help="Trials under way at once."),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", metavar="N", min=1, help="Only the first N trials of each row.")
+        int | None, Option("--limit", metavar="N", min=1, help="Only the first N trials of each row.")
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", metavar="KEY=VALUE", help="Only trials with this value; repeatable."),
+        Option("--only", metavar="KEY=VALUE", help="Only trials with this value; repeatable."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write the JSON document to this file as well.")
+        Path | None, Option("--out", metavar="FILE", help="Write the JSON document to this file as well.")
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep/--no-keep", help="Keep the workspaces of the trials.")] = True,
-    exit_status: Annotated[
-        bool, typer.Option("--exit-status", help="Exit with 6 unless every trial has passed.")
-    ] = False,
+    keep: Annotated[bool, Option("--keep/--no-keep", help="Keep the workspaces of the trials.")] = True,
+    exit_status: Annotated[bool, Option("--exit-status", help="Exit with 6 unless every trial has passed.")] = False,
     state_dir: StateDirOption = None,
     as_json: JsonOption = False,
 ) -> Answer:
@@ -104,11 +93,6 @@ def run(
     if out is not None:
         reports.write(report, out.absolute())
     return _answer(report, exit_status=exit_status)
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the commands."""
-    app.add_typer(sweeps, name="sweep")
 
 
 def _wanted(only: list[str] | None, found: Sweep) -> dict[str, list[str]]:

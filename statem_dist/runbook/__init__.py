@@ -11,7 +11,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from statem_dist.runbook.parse import (
+    from statem_dist.runbook.problems import Problem
+    from statem_dist.runbook.reader import (
         Format,
         Parsed,
         format_of,
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
         read_plain,
         read_text,
     )
-    from statem_dist.runbook.problems import Problem
     from statem_dist.runbook.view import check_view, dynamic_view, edge_view, node_view, steps_view
 
 __all__ = [
@@ -46,5 +46,5 @@ def __getattr__(name: str) -> Any:
     """Import what is asked for when it is first asked for."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = "problems" if name == "Problem" else "view" if name.endswith("_view") else "parse"
+    home = "problems" if name == "Problem" else "view" if name.endswith("_view") else "reader"
     return getattr(import_module(f"{__name__}.{home}"), name)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
-from contextlib import suppress
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from statem_dist.files import write_whole
 from statem_dist.history import timestamp
 from statem_dist.sweep.results import SCORED, Row, State, TrialResult, total
 from statem_dist.sweep.spec import Sweep
@@ -106,22 +105,7 @@ def table(report: Report, *, columns: int | None) -> str:
 def write(report: Report, path: Path) -> None:
     """Write the JSON document of a report to a file, whole or not at all."""
     text = json.dumps(document(report), ensure_ascii=False, allow_nan=False, indent=1)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    write_whole(path, text + "\n")
 
 
 def _counts(row: Row) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from statem_dist.cli.main import app
+from statem_dist.cli.full import make_app
 from statem_dist.embedded.place import Place
 from tests.support.programs import COMMAND, HAS_PROC, PATIENCE_SECONDS, Said, Site, eventually
 
@@ -41,7 +41,7 @@ nodes:
 
 PLAIN = "nodes: {a: {prompt: Read., before_transfer: [{run: 'test -e allowed'}], next: b}, b: The end.}"
 
-COMMANDS: dict[str, typer.core.TyperCommand] = dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+COMMANDS: dict[str, typer.core.TyperCommand] = dict(typer.main.get_command(make_app()).commands)  # type: ignore[attr-defined]
 
 
 # --- racing ------------------------------------------------------------------------------------------------------

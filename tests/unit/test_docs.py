@@ -17,7 +17,7 @@ from statem_dist.checks import process, supervisor
 from statem_dist.checks.context import Limits
 from statem_dist.checks.environment import RUN_NAMES
 from statem_dist.cli.hook import LIMIT_SECONDS
-from statem_dist.cli.main import app
+from statem_dist.cli.full import make_app
 from statem_dist.embedded import server
 from statem_dist.foreign import HISTORY_BYTES_MAX
 from statem_dist.hosts import HOOK_SECONDS
@@ -100,7 +100,7 @@ def members(group: Any, prefix: str = "") -> dict[str, Any]:
     return found
 
 
-ROOT_COMMAND: Any = typer.main.get_command(app)
+ROOT_COMMAND: Any = typer.main.get_command(make_app())
 COMMANDS = members(ROOT_COMMAND)
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from statem_dist.cli.main import run
 from statem_dist.protocol.graph import Edge, Node, Runbook
 from statem_dist.runbook.drawing import FILLS, Marks, dot, edge_label, graph_view, mermaid, one_line
-from statem_dist.runbook.parse import load, parse
+from statem_dist.runbook.reader import load, parse
 from statem_dist.runbook.svg import NODE_HEIGHT, layers_of, svg
 from tests.support.builders import one_by_one, shell
 

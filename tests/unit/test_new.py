@@ -12,7 +12,7 @@ import pytest
 from statem_dist.cli.main import run
 from statem_dist.errors import Invalid
 from statem_dist.protocol.graph import CHECK_TYPES
-from statem_dist.runbook.parse import load, read_checks
+from statem_dist.runbook.reader import load, read_checks
 from statem_dist.starter import STARTER, write_starter
 
 
