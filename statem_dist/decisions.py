@@ -28,24 +28,6 @@ class Decision(Struct, frozen=True):
     expires_at: int
     operator: bool
 
-    @classmethod
-    def of_id(cls, run_id: str, transition: str, check: str) -> Decision:
-        """Return a decision of which only the id is known, and whose standing the decider will judge."""
-        return cls(
-            run_id=run_id,
-            transition=transition,
-            check=check,
-            question=check,
-            source="",
-            target="",
-            entry_id="",
-            spec_hash="",
-            requested_by=Actor(),
-            requested_at=0,
-            expires_at=0,
-            operator=False,
-        )
-
     @property
     def id(self) -> str:
         """The id by which it is approved or rejected."""

@@ -302,7 +302,9 @@ class Engine:
 
     def decide(
         self,
-        decision: Decision,
+        run_id: str,
+        transition: str,
+        check: str,
         *,
         approved: bool,
         comment: str,
@@ -317,18 +319,18 @@ class Engine:
             Conflict: somebody else has decided otherwise, or nothing waits for this decision any more.
             NotAuthorised: the check is for an operator to decide.
         """
-        seen = self._look(decision.run_id)
+        seen = self._look(run_id)
         inline = self._inline_worker(seen.run.place.queue)
         command = Decide(
-            transition=decision.transition,
-            check=decision.check,
+            transition=transition,
+            check=check,
             approved=approved,
             comment=comment,
             by=by,
             operator=operator,
             worker=inline.worker if inline else None,
         )
-        return self._carry_out(decision.run_id, command, inline, deadline, None, on_waiting=on_waiting, seen=seen)
+        return self._carry_out(run_id, command, inline, deadline, None, on_waiting=on_waiting, seen=seen)
 
     def cancel(self, run_id: str, reason: str, by: Actor) -> Settled:
         """End the open transition of a run where it stands; nothing that it would still do is done.

@@ -75,41 +75,49 @@ def reject(
 def _settle(wanted: str, comment: str, by: str | None, state_dir: str | None, *, approved: bool) -> Answer:
     from statem_dist import views
     from statem_dist.cli.progress import say_waiting
+    from statem_dist.protocol.answers import question_of
 
     # Whoever calls as an agent does not decide for an operator. Only tokens of the service can prove more.
     agent = os.environ.get("STATEM_AGENT_ID")
     actor = Actor(id=by or agent or getpass.getuser(), role="agent" if agent else "operator")
     with session(state_dir) as at:
-        decision = _find(at, wanted)
+        run_id, transition_id, check = _find(at, wanted)
         settled = at.engine.decide(
-            decision, approved=approved, comment=comment, by=actor, operator=not agent, on_waiting=say_waiting
+            run_id,
+            transition_id,
+            check,
+            approved=approved,
+            comment=comment,
+            by=actor,
+            operator=not agent,
+            on_waiting=say_waiting,
         )
         run, transition = settled.run, settled.transition
+        planned = transition.planned(check)
+        assert planned is not None, "a decision is about a planned check"
         data = {
             "ok": True,
-            "decision": decision.id,
+            "decision": f"{run_id}/{transition_id}/{check}",
             "approved": approved,
             "by": actor.id,
             **views.settled_transition(run, transition),
         }
     verdict = "Approved" if approved else "Rejected"
     then = {"committed": f"moved to {run.node}", None: "still waits"}.get(transition.outcome, str(transition.outcome))
-    return Answer(data, lambda: f"{verdict}: {decision.question}\nRun {run.id}: {then}")
+    return Answer(data, lambda: f"{verdict}: {question_of(planned)}\nRun {run.id}: {then}")
 
 
-def _find(at: Session, wanted: str) -> Decision:
-    """Return the decision that is meant: by its id, or the only one of a run.
+def _find(at: Session, wanted: str) -> tuple[str, str, str]:
+    """Return run, transition and check of the decision that is meant: by its id, or the only one of a run.
 
     Raises:
         NotFound: none is, or several are.
     """
-    from statem_dist.decisions import Decision
-
     run_id, _, rest = wanted.partition("/")
     transition, _, check = rest.partition("/")
     if check:
         # Asked for by its full id it may have been settled already: then the decider says by whom.
-        return Decision.of_id(run_id, transition, check)
+        return run_id, transition, check
     found = [each for each in at.engine.decisions(DECISIONS_MAX) if each.run_id == wanted]
     if len(found) != 1:
         listed = ", ".join(each.id for each in found) or "none"
@@ -117,7 +125,7 @@ def _find(at: Session, wanted: str) -> Decision:
             f"{wanted!r} does not name one decision; waiting there: {listed}",
             hint="`statem-dist approvals` lists what waits for a decision.",
         )
-    return found[0]
+    return found[0].run_id, found[0].transition, found[0].check
 
 
 def _view(decision: Decision) -> dict[str, Any]:

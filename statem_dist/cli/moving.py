@@ -148,6 +148,8 @@ def goto(
     from statem_dist.cli.progress import Ticker, ask_questions, confirmations_of, say_waiting
     from statem_dist.follow import Deadline
 
+    if reason and not decline:
+        raise Usage("--reason says why a check is declined; name that check with --decline.")
     with session(state_dir) as at:
         run = at.engine.run(at.run_id(run_id))
         by = at.actor(agent_id, agent_role, run)

@@ -131,7 +131,7 @@ class _Picture:
         self._order_rows()
         self._place_boxes()
         self._route_lines()
-        height = self._rows[-1][0].y + NODE_HEIGHT + 2 * MARGIN
+        height = self._rows[-1][0].y + NODE_HEIGHT + LAYER_GAP
         title = escape(one_line(self._runbook.name))
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{self._width:.0f}" height="{height:.0f}"'

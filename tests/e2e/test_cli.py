@@ -8,17 +8,14 @@ import re
 import shlex
 import stat
 import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-import typer
 
-from statem_dist.cli.full import make_app
 from statem_dist.embedded.place import Place
-from tests.support.programs import COMMAND, HAS_PROC, PATIENCE_SECONDS, Said, Site, eventually
+from tests.support.programs import COMMAND, HAS_PROC, Said, Site, eventually
 
 pytestmark = pytest.mark.e2e
 
@@ -40,8 +37,6 @@ nodes:
 """
 
 PLAIN = "nodes: {a: {prompt: Read., before_transfer: [{run: 'test -e allowed'}], next: b}, b: The end.}"
-
-COMMANDS: dict[str, typer.core.TyperCommand] = dict(typer.main.get_command(make_app()).commands)  # type: ignore[attr-defined]
 
 
 # --- racing ------------------------------------------------------------------------------------------------------
@@ -232,15 +227,31 @@ def test_a_reader_that_goes_away_is_no_error_of_ours(furnished: Site) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_every_command_explains_itself(furnished: Site) -> None:
-    """``--help`` of each exits with 0, says what the command is for, and describes every option."""
-    assert len(COMMANDS) > 10
+    """``--help`` of each exits with 0 and says how it is called, what it is for, and which options it has."""
+    names = [[name] for name in commands_in(furnished.run("--help"))]
+    assert {"start", "goto", "worker"} <= {name for [name] in names}
     with ThreadPoolExecutor(4) as pool:
-        answers = dict(zip(COMMANDS, pool.map(lambda name: furnished.run(name, "--help"), COMMANDS), strict=True))
-    for name, said in answers.items():
-        assert (said.exit_code, said.stderr) == (0, ""), name
-        assert f"statem-dist {name}" in said.stdout
-        assert COMMANDS[name].help, name
+        groups = list(pool.map(lambda words: explained(furnished, words), names))
+        names = [[*words, name] for words, said in zip(names, groups, strict=True) for name in commands_in(said)]
+        list(pool.map(lambda words: explained(furnished, words), names))
+
+
+def commands_in(said: Said) -> list[str]:
+    """Return the names of the commands that a help lists."""
+    return re.findall(r"^│ ([a-z][a-z-]*)", said.stdout.partition("─ Commands ")[2], re.MULTILINE)
+
+
+def explained(site: Site, words: list[str]) -> Said:
+    """Ask a command for its help, and require that there is one."""
+    said = site.run(*words, "--help")
+    assert (said.exit_code, said.stderr) == (0, ""), words
+    usage, _, rest = said.stdout.strip().partition("\n")
+    assert usage.strip().startswith(f"Usage: statem-dist {' '.join(words)} ")
+    assert re.search(r"\w", rest.partition("─ ")[0]), f"{words}: it does not say what it is for"
+    assert "─ Options " in rest
+    return said
 
 
 @pytest.mark.parametrize("words", [["--help"], ["-h"], ["--version"]])
@@ -298,19 +309,3 @@ def test_commands_that_start_together_share_one_server(site: Site) -> None:
     assert sorted(run["run_id"] for run in site.json("runs")["runs"]) == runs
     if HAS_PROC:
         assert len(site.processes("unixsocketperm")) == 1, "one keeper, which has one server"
-
-
-# --- the same behaviour as StateM ------------------------------------------------------------------------------------
-
-CONFORMANCE = Path(__file__).parents[3] / "shared" / "conformance"
-"""The scenarios that StateM itself passes, where they lie beside the checkout."""
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.skipif(not CONFORMANCE.is_dir(), reason="the conformance scenarios are not beside this checkout")
-def test_scenarios_of_statem_hold() -> None:
-    """Every scenario comes out as it does with StateM, each check executed by the command line itself."""
-    runner = [sys.executable, str(CONFORMANCE / "run.py"), "--down", "--jobs", "2", "--command", shlex.join(COMMAND)]
-    done = subprocess.run(runner, capture_output=True, text=True, timeout=20 * PATIENCE_SECONDS)
-    assert done.returncode == 0, done.stdout + done.stderr

@@ -122,19 +122,19 @@ def test_a_flood_does_not_outrun_the_timeout(supervisor: Supervisor) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        f"sleep {NAP} & echo hi",
-        f"sleep {NAP} >/dev/null 2>&1 & echo hi",
-        f"setsid sleep {NAP} & echo hi",
-        f"setsid sh -c 'setsid sleep {NAP} & exit' & echo hi; sleep 0.1",
-        f"setsid env -i sh -c 'sleep {NAP} & sleep {NAP}' & echo hi; sleep 0.1",
-        f"nohup sleep {NAP} >/dev/null 2>&1 & echo hi",
-        f"(trap '' TERM; echo hi; exec sleep {NAP}) & sleep 0.1",
+        "sleep NAP & echo hi",
+        "sleep NAP >/dev/null 2>&1 & echo hi",
+        "setsid sleep NAP & echo hi",
+        "setsid sh -c 'setsid sleep NAP & exit' & echo hi; sleep 0.1",
+        "setsid env -i sh -c 'sleep NAP & sleep NAP' & echo hi; sleep 0.1",
+        "nohup sleep NAP >/dev/null 2>&1 & echo hi",
+        "(trap '' TERM; echo hi; exec sleep NAP) & sleep 0.1",
     ],
 )
 def test_daemons_do_not_outlive_their_command(supervisor: Supervisor, command: str) -> None:
     """A command ends with its shell, and what it leaves behind is ended and counted."""
     started = time.monotonic()
-    finished = run(supervisor, command)
+    finished = run(supervisor, command.replace("NAP", NAP))
     assert time.monotonic() - started < 60
     assert (finished.exit_code, finished.stdout.head) == (0, b"hi\n")
     assert finished.survivors >= 1

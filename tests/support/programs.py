@@ -36,7 +36,8 @@ COMMAND = (sys.executable, "-m", "statem_dist.cli.main")
 QUICK = {"STATEM_LEASE_SECONDS": "1.5", "STATEM_HINT_GRACE_SECONDS": "0.5"}
 """Settings under which a lost worker is noticed within seconds."""
 
-LEAKING_PREFIXES = ("CELERY_", "STATEM_")
+LEAKING_PREFIXES = ("CELERY_", "STATEM_", "COLUMNS", "FORCE_COLOR", "GITHUB_ACTIONS", "PY_COLORS", "TERMINAL_WIDTH")
+"""Variables of the caller that change what our programs do or how wide and colourful they print."""
 
 HAS_PROC = os.path.isdir("/proc/self")
 
@@ -132,7 +133,7 @@ class Site:
         self.folder = Path(tempfile.mkdtemp(prefix="statem-e2e-")).resolve()
         self.state_dir = self.folder / "state"
         outer = {name: value for name, value in os.environ.items() if not name.startswith(LEAKING_PREFIXES)}
-        self.environment = {**outer, **QUICK, "STATEM_STATE_DIR": str(self.state_dir), **settings}
+        self.environment = {**outer, **QUICK, "PYTHONUTF8": "1", "STATEM_STATE_DIR": str(self.state_dir), **settings}
         self._programs: list[Program] = []
 
     # --- files -----------------------------------------------------------------------------------------------

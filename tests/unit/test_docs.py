@@ -16,8 +16,8 @@ from statem_dist import errors
 from statem_dist.checks import process, supervisor
 from statem_dist.checks.context import Limits
 from statem_dist.checks.environment import RUN_NAMES
-from statem_dist.cli.hook import LIMIT_SECONDS
 from statem_dist.cli.full import make_app
+from statem_dist.cli.hook import LIMIT_SECONDS
 from statem_dist.embedded import server
 from statem_dist.foreign import HISTORY_BYTES_MAX
 from statem_dist.hosts import HOOK_SECONDS

@@ -1,10 +1,12 @@
-"""Histories as readers see them, folded backwards from the events."""
+"""Histories and event logs as readers see them: the last entries, page by page, and as they come."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -12,12 +14,24 @@ from msgspec.structs import replace
 from statem_dist import history as history_module
 from statem_dist.coordinator import Coordinator
 from statem_dist.dispatch import NoDispatch
-from statem_dist.history import Move, Rebinding, find_transition, history, moves, timestamp
+from statem_dist.eventlog import WITHHELD, event_log, event_view, follow
+from statem_dist.history import (
+    Move,
+    Rebinding,
+    Teller,
+    find_transition,
+    history,
+    last_told,
+    moves,
+    timestamp,
+    visited_nodes,
+)
 from statem_dist.protocol.commands import Cancel, ClaimWork, Command, Goto, RecordOutcomes, Resume, Save, Start
 from statem_dist.protocol.graph import Edge, Node, Retry, Runbook
-from statem_dist.protocol.model import Run
+from statem_dist.protocol.model import Place, Run
 from statem_dist.protocol.outcome import Outcome
 from statem_dist.settings import Settings
+from statem_dist.store.watch import Watcher
 from tests.support.builders import AGENT, EPOCH, FAILED, PASSED, PLACE, WORKER, failure, loop, one_by_one, shell
 from tests.support.memory_store import MemoryStore
 
@@ -25,12 +39,12 @@ from tests.support.memory_store import MemoryStore
 class Site:
     """One run ``r`` in memory, and its history. Each command comes a second after the one before."""
 
-    def __init__(self, runbook: Runbook | None = None) -> None:
+    def __init__(self, runbook: Runbook | None = None, place: Place = PLACE) -> None:
         gate = replace(shell(), retry=Retry(maximum_attempts=1))
         self.runbook = runbook or loop(Node("a", before_transfer=one_by_one(gate)), Edge("a", "b", max_attempts=2))
         self.store = MemoryStore(EPOCH)
         self._coordinator = Coordinator(self.store, NoDispatch(), Settings(state_dir=Path("/unused")))
-        self.apply(Start(run_id="r", runbook=self.runbook, place=PLACE, by=AGENT))
+        self.apply(Start(run_id="r", runbook=self.runbook, place=place, by=AGENT))
 
     @property
     def run(self) -> Run:
@@ -241,3 +255,155 @@ def test_an_unknown_transition_is_not_found() -> None:
     """An id that the run never had gives nothing."""
     site = busy()
     assert find_transition(site.store, site.run, "t99") is None
+
+
+# --- forwards ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 100])
+def test_pages_add_up_to_the_history(size: int) -> None:
+    """Whoever goes on after the number of the last entry misses nothing and sees nothing twice."""
+    site = busy()
+    told: list[dict[str, Any]] = []
+    while page := history(site.store, site.run, size, told[-1]["number"] if told else 0):
+        assert len(page) <= size + 1, "entries of one event stay together"
+        told += page
+    assert told == history(site.store, site.run)
+
+
+def test_a_page_of_nothing_is_empty() -> None:
+    """A limit of 0 gives no entries and no events, from wherever."""
+    site = busy()
+    assert history(site.store, site.run, 0, 0) == event_log(site.store, site.run, 0, 0) == []
+    assert event_log(site.store, site.run, 0) == []
+
+
+def test_a_page_may_begin_anywhere() -> None:
+    """What is left of a transition that was opened before is no entry; numbers beyond the end give nothing."""
+    site = busy()
+    whole = history(site.store, site.run)
+    for after in range(site.run.version + 2):
+        expected = [entry for entry in whole if entry["number"] > after]
+        assert history(site.store, site.run, after=after) == expected
+
+
+def test_a_history_told_forwards_is_the_same() -> None:
+    """Rebinding and migration included."""
+    site = busy()
+    site.apply(Resume(runbook=replace(site.runbook, hash="h2"), by=AGENT))
+    site.apply(Resume(runbook=Runbook(hash="h3", name="n", initial="z", nodes=(Node("z"),)), by=AGENT))
+    assert history(site.store, site.run, after=0) == history(site.store, site.run)
+
+
+def test_an_open_transition_is_not_covered() -> None:
+    """Whoever goes on after what a history covers gets the entry of the open transition once it settles."""
+    site = Site()
+    covered = site.run.version
+    assert last_told(site.store, site.run) == covered
+    site.apply(Goto(runbook=site.runbook, target="b", by=AGENT))
+    assert last_told(site.store, site.run) == covered < site.run.version
+    assert history(site.store, site.run, after=covered) == []
+    site.apply(Cancel(transition="t2", reason="enough", by=AGENT))
+    assert [entry["event"] for entry in history(site.store, site.run, after=covered)] == ["goto_cancelled"]
+
+
+def test_visited_nodes_are_those_that_were_entered() -> None:
+    """The initial node, each target, and the node to which a migration led."""
+    site = Site()
+    assert visited_nodes(site.store, site.run) == {"a"}
+    site.goto("b", FAILED)
+    assert visited_nodes(site.store, site.run) == {"a"}
+    site.goto("b", PASSED)
+    site.apply(Resume(runbook=Runbook(hash="h3", name="n", initial="z", nodes=(Node("z"),)), by=AGENT))
+    assert visited_nodes(site.store, site.run) == {"a", "b", "z"}
+
+
+# --- the event log -------------------------------------------------------------------------------------------------
+
+
+def test_the_log_has_every_event_in_order() -> None:
+    """Each has its number, its time as text and in ms, its kind and its fields."""
+    site = busy()
+    log = event_log(site.store, site.run)
+    assert [event["number"] for event in log] == list(range(1, site.run.version + 1))
+    assert log[0]["event"] == "run_created"
+    assert all(event["ts"] == timestamp(event["at"]) for event in log)
+    settled = next(event for event in log if event["event"] == "check_settled")
+    assert settled["result"]["outcome"]["reason"] == "check_failed"
+
+
+@pytest.mark.parametrize("limit", [0, 1, 3, 1000])
+def test_the_log_comes_in_parts(limit: int) -> None:
+    """A limit means the last events, and after a number the first ones."""
+    site = busy()
+    whole = event_log(site.store, site.run)
+    assert event_log(site.store, site.run, limit) == whole[max(0, len(whole) - limit) :]
+    assert event_log(site.store, site.run, limit, after=2) == whole[2 : 2 + limit]
+    assert event_log(site.store, site.run, after=len(whole)) == []
+
+
+def test_secrets_are_not_told() -> None:
+    """Of the variables that a run was started with the log has the names."""
+    site = Site(place=replace(PLACE, env={"TOKEN": "secret"}))
+    log = event_log(site.store, site.run)
+    assert log[0]["place"]["env"] == {"TOKEN": WITHHELD}
+    assert "secret" not in str(log)
+
+
+class Steps:
+    """Stands in for a watcher: each wait does the next of some steps, as if another process had."""
+
+    def __init__(self, *steps: Callable[[], None]) -> None:
+        self._steps = list(steps)
+
+    @contextmanager
+    def watch(self, run_id: str) -> Iterator[Any]:
+        """Watch a run."""
+        assert run_id == "r"
+        yield SimpleNamespace(wait=lambda version, pause: self._steps.pop(0)())
+
+
+def one_way() -> Site:
+    """Return a run of which ``b`` is the end."""
+    gate = replace(shell(), retry=Retry(maximum_attempts=1))
+    nodes = (Node("a", before_transfer=one_by_one(gate)), Node("b"))
+    return Site(Runbook(hash="h1", name="n", initial="a", nodes=nodes, edges=(Edge("a", "b"),)))
+
+
+def test_following_tells_everything_once_until_the_run_is_finished() -> None:
+    """Entries come with the look at which their transition has settled; looks at which nothing is new tell nothing."""
+    site = one_way()
+    steps = Steps(
+        lambda: site.goto("b", FAILED),
+        lambda: None,
+        lambda: site.apply(Goto(runbook=site.runbook, target="b", by=AGENT)),
+        lambda: site.apply(Cancel(transition=f"t{site.run.transitions}", reason="enough", by=AGENT)),
+        lambda: site.goto("b", PASSED),
+    )
+    looks = list(follow(site.store, cast(Watcher, steps), "r", Teller(site.run).tell, 0, 5))
+    assert [[entry["event"] for entry in look] for look in looks] == [
+        ["start", "in_hook"],
+        ["goto_blocked"],
+        [],
+        [],
+        ["goto_cancelled"],
+        ["goto"],
+    ]
+    assert [entry for look in looks for entry in look] == history(site.store, site.run)
+
+
+def test_following_the_log_tells_each_event_once() -> None:
+    """From after a number on, until the run is finished."""
+    site = one_way()
+    steps = Steps(lambda: site.goto("b", FAILED), lambda: site.goto("b", PASSED))
+    looks = follow(site.store, cast(Watcher, steps), "r", lambda number, event: [event_view(number, event)], 2, 5)
+    assert [event for look in looks for event in look] == event_log(site.store, site.run, after=2)
+
+
+def test_following_a_finished_run_ends_at_once() -> None:
+    """There is one look, and no wait."""
+    site = one_way()
+    site.goto("b", PASSED)
+    looks = list(follow(site.store, cast(Watcher, Steps()), "r", Teller(site.run).tell, 0, 5))
+    assert [entry["event"] for entry in looks[0]] == ["start", "in_hook", "goto"]
+    assert len(looks) == 1

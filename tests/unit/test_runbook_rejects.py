@@ -269,6 +269,32 @@ def test_strict_advises_on_structure() -> None:
     ]
 
 
+def test_strict_advises_on_nodes_that_no_run_gets_away_from() -> None:
+    """A circle without a way to any end is a trap, but only in a runbook that has ends."""
+    trap = "nodes:\n  a: {next: [b, done]}\n  b: {next: c}\n  c: {next: b}\n  done:\n"
+    found = parse(trap, source="x.yaml", strict=True).warnings
+    assert [(w.line, w.column, w.field, w.message) for w in found] == [
+        (3, 3, "node 'b'", "no way leads from here to an end of the runbook"),
+        (4, 3, "node 'c'", "no way leads from here to an end of the runbook"),
+    ]
+    assert parse("nodes: {a: {next: [a, b]}, b: {next: a}}", source="x.yaml", strict=True).warnings == ()
+
+
+@pytest.mark.parametrize("keyword", ["before_transfer: [Done.]", "dynamic_before_transfer: {}"])
+def test_strict_advises_on_checks_that_never_run(keyword: str) -> None:
+    """An end is never left, so what is to be checked before it is left suggests that an edge is missing."""
+    (warning,) = parse(f"nodes:\n  a: {{next: b}}\n  b: {{{keyword}}}\n", source="x.yaml", strict=True).warnings
+    assert (warning.line, warning.field) == (3, "node 'b'")
+    assert f"its {keyword.partition(':')[0]} never runs" in warning.message
+
+
+@pytest.mark.parametrize("command", ["make || true", "make >| log", "grep 'a|b' x", 'grep "a|b" x', "grep a\\|b x"])
+def test_what_is_no_pipe_gives_no_advice(command: str) -> None:
+    """Alternatives, redirections and quoted bars hide no failure behind a pipe."""
+    text = f"nodes:\n  a:\n    before_transfer:\n      run: |\n        {command}\n    next: b\n  b:\n"
+    assert parse(text, source="x.yaml", strict=True).warnings == ()
+
+
 def test_a_name_beside_another_key_is_a_warning() -> None:
     """In a mapping of nodes the key is the name."""
     (warning,) = parse("nodes: {a: {name: b}}", source="x.yaml").warnings

@@ -119,6 +119,9 @@ class Presence:
     def close(self) -> None:
         """Say goodbye, so that nobody waits for this worker any more."""
         self._closed.set()
+        if self._thread.is_alive():
+            # An announcement that is under way must not bring this worker back on the list.
+            self._thread.join(timeout=2 * ANNOUNCE_SECONDS)
         try:
             self._roster.leave(self._card.id)
         except Unavailable as error:
