@@ -25,11 +25,12 @@ help: ## Show this list
 
 install: $(INSTALLED) ## Make .venv and install the project with its development tools, as locked
 
-check: $(INSTALLED) ## Lint, formatting, types and the import rings
+check: $(INSTALLED) ## Lint, formatting, types, the import rings, and that the documents tell the truth
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	@$(BIN)/python -m pytest -q -n 2 tests/unit/test_docs.py
 
 fmt: $(INSTALLED) ## Format the code and sort its imports
 	$(BIN)/ruff check --fix .
