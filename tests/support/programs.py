@@ -95,7 +95,7 @@ class Program:
         return self.process.poll() is None
 
     def wait(self) -> Said:
-        """Wait until it has ended by itself; note the most memory that it or a child of it ever had."""
+        """Wait until it has ended by itself; note the most memory that it ever had, as far as could be seen."""
         eventually(self._collected, f"process {self.pid} ends\n{self.stdout}\n{self.stderr}")
         return Said(self.process.returncode, self.stdout, self.stderr)
 
@@ -114,12 +114,10 @@ class Program:
             self.process.wait()
 
     def _collected(self) -> bool:
-        if self.process.returncode is None:
-            pid, status, usage = os.wait4(self.pid, os.WNOHANG)
-            if pid:
-                self.process.returncode = os.waitstatus_to_exitcode(status)
-                self.peak_kib = usage.ru_maxrss
-        return self.process.returncode is not None
+        if HAS_PROC and self.running:
+            # Not what the kernel accounts to an ended child: that begins with the memory of the test that forked it.
+            self.peak_kib = max(self.peak_kib, peak_kib(self.pid))
+        return not self.running
 
 
 class Site:
@@ -274,9 +272,9 @@ def alive(pid: int) -> bool:
 
 
 def peak_kib(pid: int) -> int:
-    """Return the most memory that a living process has ever had."""
-    line = next(line for line in _contents(f"/proc/{pid}/status").splitlines() if line.startswith(b"VmHWM"))
-    return int(line.split()[1])
+    """Return the most memory that a living process has ever had; 0 for one that has ended."""
+    lines = _contents(f"/proc/{pid}/status").splitlines()
+    return next((int(line.split()[1]) for line in lines if line.startswith(b"VmHWM")), 0)
 
 
 def _contents(path: str) -> bytes:
