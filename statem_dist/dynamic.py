@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from statem_dist.errors import Invalid, RunbookInvalid, StatemError
+from statem_dist.errors import RunbookInvalid, StatemError
 from statem_dist.places import entry_folder
 from statem_dist.protocol.graph import Check, DynamicConfig, Manual, Runbook, Unmet
 from statem_dist.protocol.model import Actor, Confirmations, DynamicCheck, DynamicFacts, OnManual, Origin, Run
@@ -49,20 +49,10 @@ def file_for(run: Run, agent_id: str) -> Path:
     return entry_folder(run) / f"checks.{re.sub(r'[^A-Za-z0-9._-]+', '-', agent_id)}.json"
 
 
-def config_of(run: Run, runbook: Runbook) -> DynamicConfig:
-    """Return what the current node accepts.
-
-    Raises:
-        Invalid: it accepts no dynamic checks.
-    """
+def config_of(run: Run, runbook: Runbook) -> DynamicConfig | None:
+    """Return what the current node accepts, or None if no transition looks at dynamic checks there."""
     node = runbook.node(run.node)
-    if node is None or node.dynamic is None:
-        raise Invalid(
-            f"Node {run.node!r} accepts no dynamic checks.",
-            hint="Its runbook must say `dynamic_before_transfer: {}` on that node.",
-            details={"run_id": run.id, "current": run.node},
-        )
-    return node.dynamic
+    return None if node is None else node.dynamic
 
 
 def register(store: Store, run: Run, config: DynamicConfig, source: Path, by: Actor, now: int) -> Registration:
@@ -115,16 +105,16 @@ def snapshot(
     problems = [each.error for each in registered if each.error]
     if config.required and not registered:
         problems.append("This node requires dynamic checks, and none are registered for this entry.")
-    elif len(checks) < config.min_items:
+    if len(checks) < config.min_items:
         problems.append(f"This node requires at least {config.min_items} dynamic checks; {len(checks)} are registered.")
     if problems:
-        return DynamicFacts(producers, tuple(DynamicCheck(Check(do=Unmet(text))) for text in problems))
-    if config.stale_policy == "require_confirmation" and checks:
-        question = DynamicCheck(Check(do=Manual(STILL_CURRENT)))
-        declined = CONFIRM_ID in confirmations.declined
-        counted = confirmations.cover(CONFIRM_ID) or (on_manual == "wait" and not declined)
-        return DynamicFacts(producers, (question, *checks) if counted else (question,))
-    return DynamicFacts(producers, checks)
+        checks = (DynamicCheck(Check(do=Unmet(" ".join(problems)))),)
+    if config.stale_policy == "none":
+        return DynamicFacts(producers, checks)
+    question = DynamicCheck(Check(do=Manual(STILL_CURRENT)))
+    declined = CONFIRM_ID in confirmations.declined
+    counted = confirmations.cover(CONFIRM_ID) or (on_manual == "wait" and not declined)
+    return DynamicFacts(producers, (question, *checks) if counted else (question,))
 
 
 def origin_view(origin: Origin) -> dict[str, Any]:

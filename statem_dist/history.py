@@ -26,7 +26,7 @@ from statem_dist.protocol.events import (
 from statem_dist.protocol.evolve import evolve
 from statem_dist.protocol.model import SCHEMA, Place, Run, Transition
 from statem_dist.store.base import Store
-from statem_dist.views import dynamic_facts, goto_facts, result_views
+from statem_dist.views import dynamic_facts, goto_facts, result_views, stopping_results
 
 PAGE = 200
 """Events read at a time."""
@@ -299,7 +299,7 @@ def _goto_entry(move: Move) -> dict[str, Any]:
         "event": f"goto_{transition.outcome}",
         **facts,
         "stage": transition.stage,
-        "results": result_views(transition),
+        "results": stopping_results(transition),
     }
 
 

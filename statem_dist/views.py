@@ -11,6 +11,7 @@ from statem_dist.places import entry_folder
 from statem_dist.protocol.graph import Node, Runbook
 from statem_dist.protocol.model import PlannedCheck, Purpose, Run, Transition
 from statem_dist.protocol.outcome import CheckResult
+from statem_dist.protocol.stages import purposes_of
 from statem_dist.runbook.view import check_view, dynamic_view, edge_view, node_view
 
 
@@ -32,9 +33,7 @@ def node_status(run: Run, runbook: Runbook, agent_id: str) -> dict[str, Any]:
         "prompt": node.prompt,
         "in_hook": shown["in_hook"],
         "before_transfer": shown["before_transfer"],
-        "dynamic_before_transfer": None
-        if node.dynamic is None
-        else dynamic_view(node.dynamic) | {"resolved_path": str(entry_folder(run))},
+        "dynamic_before_transfer": dynamic_config(run, node),
         "out_hook": shown["out_hook"],
         "next": [edge_view(edge) for edge in runbook.exits(run.node)],
         "in_flight": transition_reference(run.in_flight),
@@ -70,9 +69,21 @@ def one_node(run: Run, runbook: Runbook, node: Node) -> dict[str, Any]:
     return {
         "ok": True,
         "run_id": run.id,
+        "current": run.node,
+        "current_entry_id": run.entry_id,
+        "node": node.name,
         **node_view(node),
+        "dynamic_before_transfer": dynamic_config(run, node),
         "next": [edge_view(edge) for edge in runbook.exits(node.name)],
     }
+
+
+def dynamic_config(run: Run, node: Node) -> dict[str, Any] | None:
+    """Return what a node accepts as dynamic checks, and for the current one the folder to drop them into."""
+    if node.dynamic is None:
+        return None
+    here = {"resolved_path": str(entry_folder(run))} if node.name == run.node else {}
+    return dynamic_view(node.dynamic) | here
 
 
 def run_summary(run: Run) -> dict[str, Any]:
@@ -117,24 +128,31 @@ def settled_transition(run: Run, transition: Transition) -> dict[str, Any]:
         "stage": transition.stage,
         **({"reason": transition.reason} if transition.reason else {}),
         **goto_facts(transition),
-        "results": result_views(transition),
+        "results": stopping_results(transition),
     }
 
 
+def stopping_results(transition: Transition) -> list[dict[str, Any]]:
+    """Return the results of the stage that stopped a transition, or failed after its commit; else all of them."""
+    purposes = purposes_of(transition.stage, transition.kind, transition.order)
+    return [view for view in result_views(transition) if view["purpose"] in purposes]
+
+
 def goto_facts(transition: Transition) -> dict[str, Any]:
-    """Return how often the edge was tried, and what dynamic checks there were."""
-    maximum = transition.max_attempts
-    used = transition.attempt if maximum is None else min(transition.attempt, maximum)
-    facts: dict[str, Any] = {"attempt": transition.attempt, "attempts_used": used}
-    if maximum is not None:
-        facts |= {"max_attempts": maximum, "attempts_remaining": maximum - used}
+    """Return how often a limited edge was tried, and what dynamic checks there were."""
+    facts: dict[str, Any] = {}
+    if (maximum := transition.max_attempts) is not None:
+        used = min(transition.attempt, maximum)
+        facts = {"attempts_used": used, "max_attempts": maximum, "attempts_remaining": maximum - used}
+        if not transition.exhausted:
+            facts["attempt"] = transition.attempt
     return facts | {"dynamic_before_transfer": dynamic_facts(transition)}
 
 
 def dynamic_facts(transition: Transition) -> dict[str, Any]:
     """Return the dynamic checks of a transition: who registered them, what was evaluated, and what came of it."""
     if transition.dynamic_producers is None:
-        return {"configured": False}
+        return {"configured": False, "results": []}
     return {
         "configured": True,
         "producers": [

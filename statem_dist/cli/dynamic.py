@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +10,7 @@ from statem_dist.cli.answer import Answer
 from statem_dist.cli.declare import Argument, Option
 from statem_dist.cli.session import AgentIdOption, JsonOption, RunIdOption, StateDirOption, session
 from statem_dist.places import entry_folder
+from statem_dist.protocol.graph import DynamicConfig
 from statem_dist.protocol.model import Actor, Run
 
 RoleOption = Annotated[
@@ -56,6 +58,12 @@ def write(
         run = at.settled_run(run_id)
         by: Actor = at.actor(agent_id, agent_role, run)
         config = dynamic.config_of(run, at.engine.runbook(run.runbook))
+        if config is None:
+            print(
+                f"Warning: node {run.node!r} has no dynamic_before_transfer; what is registered there is not run.",
+                file=sys.stderr,
+            )
+            config = DynamicConfig()
         store = at.engine.store
         registered = dynamic.register(store, run, config, source, by, store.clock())
         everything = dynamic.registrations(store, run, config)

@@ -468,7 +468,7 @@ def _next_event(run: Run, now: int) -> Event | None:
         case Waiting(steps):
             return _next_decision(steps[0], transition, now)
         case Stopped(stage, failures):
-            return _stopped(transition, stage.report(failures[0].purpose), failures, now)
+            return _stopped(transition, stage.report([planned.purpose for planned in failures]), failures, now)
         case Committing():
             entry_id = f"{run.id}-e{run.entries + 1}"
             return NodeEntered(now, transition.id, transition.target, entry_id, transition.final)

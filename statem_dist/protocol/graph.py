@@ -146,8 +146,11 @@ class Check(Struct, frozen=True, omit_defaults=True):
 
     @property
     def stops(self) -> bool:
-        """Whether a failure of this check keeps the transition from going on."""
-        return self.blocking and self.on_failure == "block"
+        """Whether a failure of this check keeps the transition from going on.
+
+        ``on_failure`` decides; ``blocking`` only says what it is where the runbook does not.
+        """
+        return self.on_failure == "block"
 
 
 Steps: TypeAlias = tuple[tuple[Check, ...], ...]

@@ -19,6 +19,8 @@ A start and a resume walk ``in_hook`` alone, a save walks ``out_hook`` alone.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec import Struct
 
 from statem_dist.protocol.model import Kind, Purpose
@@ -27,32 +29,33 @@ from statem_dist.protocol.model import Kind, Purpose
 class Stage(Struct, frozen=True):
     """One stage: the purposes whose checks belong to it, and whether all of them are evaluated.
 
-    ``reported_as`` renames a purpose in the ``stage`` of a blocked transition: StateM reports a condition that
-    is judged together with ``before_transfer`` under that name.
+    ``name`` is the ``stage`` of a transition that it stopped. As in StateM, a condition that is judged together
+    with ``before_transfer`` goes by that name, an edge's hook by that of the ``out_hook``, and failed dynamic
+    checks give their own name to the gate that they stand in.
     """
 
+    name: str
     purposes: tuple[Purpose, ...]
     evaluate_all: bool
-    reported_as: dict[Purpose, str] = {}
 
-    def report(self, purpose: Purpose) -> str:
-        """Return the name under which a failure of that purpose is reported."""
-        return self.reported_as.get(purpose, purpose)
+    def report(self, failed: Iterable[Purpose]) -> str:
+        """Return the name under which failures of these purposes are reported."""
+        return "dynamic_before_transfer" if "dynamic_before_transfer" in failed else self.name
 
 
-COMMIT = Stage(purposes=(), evaluate_all=True)
+COMMIT = Stage(name="commit", purposes=(), evaluate_all=True)
 """The point of no return; it holds no checks."""
 
-OUT_HOOK = Stage(purposes=("out_hook",), evaluate_all=False)
-EDGE_HOOK = Stage(purposes=("hook",), evaluate_all=False)
-IN_HOOK = Stage(purposes=("in_hook",), evaluate_all=False)
+OUT_HOOK = Stage(name="out_hook", purposes=("out_hook",), evaluate_all=False)
+EDGE_HOOK = Stage(name="out_hook", purposes=("hook",), evaluate_all=False)
+IN_HOOK = Stage(name="in_hook", purposes=("in_hook",), evaluate_all=False)
 
 GOTO_STAGES: dict[str, tuple[Stage, ...]] = {
     "guards_first": (
         Stage(
+            name="before_transfer",
             purposes=("before_transfer", "dynamic_before_transfer", "condition"),
             evaluate_all=True,
-            reported_as={"condition": "before_transfer"},
         ),
         OUT_HOOK,
         EDGE_HOOK,
@@ -60,9 +63,9 @@ GOTO_STAGES: dict[str, tuple[Stage, ...]] = {
         IN_HOOK,
     ),
     "persist_first": (
-        Stage(purposes=("before_transfer", "dynamic_before_transfer"), evaluate_all=True),
+        Stage(name="before_transfer", purposes=("before_transfer", "dynamic_before_transfer"), evaluate_all=True),
         OUT_HOOK,
-        Stage(purposes=("condition",), evaluate_all=True),
+        Stage(name="condition", purposes=("condition",), evaluate_all=True),
         EDGE_HOOK,
         COMMIT,
         IN_HOOK,
@@ -71,6 +74,17 @@ GOTO_STAGES: dict[str, tuple[Stage, ...]] = {
 
 HOOK_PURPOSES: frozenset[Purpose] = frozenset({"out_hook", "hook", "in_hook"})
 """Purposes whose commands are run for their effect: at most once, unless marked ``idempotent: true``."""
+
+
+def purposes_of(stage: str | None, kind: Kind, order: str) -> tuple[Purpose, ...]:
+    """Return the purposes whose checks a stopped transition is judged by; all of them for another stage."""
+    found = [each for each in stages_of(kind, order) if stage is not None and each.report(()) == _gate_of(stage)]
+    stopped = tuple(purpose for each in found for purpose in each.purposes)
+    return stopped or tuple(purpose for each in stages_of(kind, order) for purpose in each.purposes)
+
+
+def _gate_of(stage: str) -> str:
+    return "before_transfer" if stage == "dynamic_before_transfer" else stage
 
 
 def stages_of(kind: Kind, order: str) -> tuple[Stage, ...]:

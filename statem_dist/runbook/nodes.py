@@ -20,7 +20,7 @@ from statem_dist.runbook.tree import Mapping, Scalar, Sequence, Value, is_null
 
 ROOT_KEYWORDS = ("name", "initial", "start", "nodes", "edges", "protocol")
 NODE_KEYWORDS = (
-    *("name", "prompt", "pre_request", "in_hook", "before_transfer", "dynamic_before_transfer"),
+    *("name", "prompt", "pre_request", "pre-request", "in_hook", "before_transfer", "dynamic_before_transfer"),
     *("out_hook", "next", "next_states"),
 )
 _SOURCE_KEYS = ("from", "source", "node1")
@@ -144,7 +144,7 @@ class GraphReader:
             self._read_next(name, fields.get(key), fields.path(key))
         return Node(
             name=name,
-            prompt=fields.text("prompt", "pre_request") or "",
+            prompt=fields.text("prompt", "pre_request", "pre-request") or "",
             in_hook=self._checks.steps(fields.get("in_hook"), fields.path("in_hook"), "message"),
             before_transfer=self._checks.steps(fields.get("before_transfer"), fields.path("before_transfer"), "manual"),
             dynamic=self._dynamic(fields),

@@ -188,7 +188,7 @@ def test_every_keyword_of_a_runbook_is_described() -> None:
     """The reference names every keyword that the parser knows, in every place."""
     known = {*nodes.ROOT_KEYWORDS, *nodes.NODE_KEYWORDS, *nodes.EDGE_KEYWORDS, *nodes.NEXT_KEYWORDS, *CHECK_TYPES}
     known = known.union(*checks.KEYWORDS.values(), Retry.__struct_fields__, DynamicConfig.__struct_fields__)
-    described = set(re.findall(r"`([a-z_0-9]+)[`:]", RUNBOOKS))
+    described = set(re.findall(r"`([a-z_0-9-]+)[`:]", RUNBOOKS))
     assert known - described == set()
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from statem_dist import dynamic
 from statem_dist.dynamic import CONFIRM_ID, STILL_CURRENT, Registration, config_of, register, registrations, snapshot
-from statem_dist.errors import Invalid, RunbookInvalid
+from statem_dist.errors import RunbookInvalid
 from statem_dist.places import entry_folder
 from statem_dist.protocol.commands import Goto
 from statem_dist.protocol.graph import Check, Command, DynamicConfig, Manual, Node, Unmet
@@ -151,11 +151,9 @@ def test_what_the_node_requires_is_accepted(site: Site) -> None:
 
 
 def test_a_node_that_accepts_none_says_so(site: Site) -> None:
-    """The error names the node and the keyword that it lacks."""
+    """Where the node has no such keyword, there is no configuration."""
     assert config_of(site.run, site.desk.runbook) == ANYTHING
-    with pytest.raises(Invalid, match="'a' accepts no dynamic checks") as caught:
-        config_of(site.run, loop(Node("a")))
-    assert "dynamic_before_transfer" in caught.value.hint
+    assert config_of(site.run, loop(Node("a"))) is None
 
 
 # --- dropped files --------------------------------------------------------------------------------------------
@@ -292,9 +290,15 @@ def test_stale_checks_are_confirmed_before_they_count(
     assert len(facts.checks) == evaluated
 
 
-def test_a_question_about_no_checks_is_not_asked() -> None:
-    """Where nothing is registered there is nothing to be confirmed."""
-    assert snapshot(DynamicConfig(stale_policy="require_confirmation"), [], NOBODY).checks == ()
+def test_the_question_is_asked_also_where_nothing_is_registered() -> None:
+    """That no check is needed is an answer that somebody has to give; what is wrong is told after it."""
+    policy = DynamicConfig(stale_policy="require_confirmation", required=True, min_items=2)
+    (question,) = snapshot(policy, [], NOBODY).checks
+    assert question.check.do == Manual(STILL_CURRENT)
+    _, unmet = snapshot(policy, [], Confirmations(everything=True)).checks
+    assert isinstance(unmet.check.do, Unmet)
+    assert "requires dynamic checks" in unmet.check.do.text
+    assert "at least 2" in unmet.check.do.text
 
 
 def test_an_approval_does_not_replace_the_checks(site: Site) -> None:

@@ -400,7 +400,6 @@ def test_demanded_evidence_is_on_record_before_the_commit(order: StageOrder) -> 
     "check",
     [
         Check(do=Message("look")),
-        replace(shell(), blocking=False),
         replace(shell(), on_failure="continue"),
     ],
 )

@@ -90,12 +90,12 @@ def test_effects_stop_at_the_first_failure(purpose: str) -> None:
     assert desk.offered == [(f"{purpose}.0", f"{purpose}.1")]
     desk.work(FAILED, PASSED)
     assert list(desk.reasons) == [f"{purpose}.0"]
-    assert (desk.transition.outcome, desk.transition.stage, desk.run.node) == ("blocked", purpose, "a")
+    assert (desk.transition.outcome, desk.transition.stage, desk.run.node) == ("blocked", "out_hook", "a")
 
 
 def test_a_failure_that_may_continue_does_not_stop_an_effect() -> None:
-    """``blocking: false`` and ``on_failure: continue`` keep the failure in the results and let the run move."""
-    steps = one_by_one(replace(shell(), blocking=False), replace(shell(), on_failure="continue"), shell())
+    """``on_failure: continue`` keeps the failure in the results and lets the run move."""
+    steps = one_by_one(*(replace(shell(), on_failure="continue") for _ in range(2)), shell())
     desk = Desk(loop(Node("a", out_hook=steps)))
     desk.goto()
     desk.work(FAILED, FAILED, PASSED)
@@ -297,7 +297,7 @@ def test_a_lost_predicate_hook_is_offered_again() -> None:
 
 def test_only_the_check_that_was_begun_is_unknown() -> None:
     """Of a lost batch of hooks, those behind the one that ran were never begun: they may still run."""
-    steps = one_by_one(replace(shell(), blocking=False), shell("two"))
+    steps = one_by_one(replace(shell(), on_failure="continue"), shell("two"))
     desk = Desk(loop(Node("a", out_hook=steps)))
     desk.goto()
     desk.apply(ExpireClaim(transition=desk.transition.id, token=desk.claim()))
