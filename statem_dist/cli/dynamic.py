@@ -87,9 +87,8 @@ def list_(run_id: RunIdOption = None, state_dir: StateDirOption = None, as_json:
 
     with session(state_dir) as at:
         run = at.settled_run(run_id)
-        node = at.engine.runbook(run.runbook).node(run.node)
-        config = node.dynamic if node else None
-        found = dynamic.registrations(at.engine.store, run, config) if config else []
+        config = dynamic.config_of(run, at.engine.runbook(run.runbook)) or DynamicConfig()
+        found = dynamic.registrations(at.engine.store, run, config)
     data = {
         **_where(run),
         "path": str(entry_folder(run)),

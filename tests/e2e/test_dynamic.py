@@ -125,13 +125,16 @@ def test_a_node_may_require_them(site: Site) -> None:
     assert go(site)["current"] == "b"
 
 
-def test_nothing_is_registered_where_nothing_is_accepted(site: Site) -> None:
-    """The command says which keyword the node lacks."""
+def test_what_is_registered_where_nothing_is_accepted_is_not_run(site: Site) -> None:
+    """As with StateM it is kept, and no ``goto`` looks at it; a warning says so."""
     site.start("nodes: {a: {next: b}, b: The end.}")
-    site.write("checks.json", "[]")
-    refused = site.json("dynamic", "write", "checks.json", expect=1)
-    assert "accepts no dynamic checks" in refused["error"]
-    assert site.json("dynamic", "list")["producers"] == []
+    site.write("checks.json", '[{"run": "false"}]')
+    said = site.run("dynamic", "write", "checks.json", "--json")
+    assert (said.exit_code, said.data["checks"]) == (0, 1)
+    assert "no dynamic_before_transfer" in said.stderr
+    assert len(site.json("dynamic", "list")["producers"]) == 1
+    moved = site.json("goto", "b")
+    assert moved["dynamic_before_transfer"]["configured"] is False
 
 
 def test_a_person_cannot_wave_failing_checks_through(site: Site) -> None:
