@@ -11,7 +11,7 @@ COMMANDS: dict[str, str] = {
     "cur": "reading:cur",
     "next": "reading:next_",
     "goto": "moving:goto",
-    "transfer": "moving:transfer",
+    "transfer": "moving:goto",
     "save": "moving:save",
     "cancel": "moving:cancel",
     "state": "reading:state",

@@ -184,39 +184,6 @@ def goto(
         return _moved(settled, waiting, submitted=not wait, shown=ticker is not None)
 
 
-def transfer(
-    target: Annotated[str, Argument(metavar="TARGET", help="The node to move to.")],
-    run_id: RunIdOption = None,
-    wait: WaitOption = True,
-    timeout: TimeoutOption = None,
-    yes: YesOption = False,
-    confirm: ConfirmOption = None,
-    decline: DeclineOption = None,
-    reason: ReasonOption = "",
-    on_manual: OnManualOption = "fail",
-    agent_id: AgentIdOption = None,
-    agent_role: AgentRoleOption = None,
-    state_dir: StateDirOption = None,
-    as_json: JsonOption = False,
-) -> Answer:
-    """Do what goto does."""
-    return goto(
-        target,
-        run_id,
-        wait,
-        timeout,
-        yes,
-        confirm,
-        decline,
-        reason,
-        on_manual,
-        agent_id,
-        agent_role,
-        state_dir,
-        as_json,
-    )
-
-
 def save(
     run_id: RunIdOption = None,
     skip_hooks: Annotated[bool, Option("--skip-hooks", help="Only record it.")] = False,
