@@ -28,10 +28,14 @@ REMIND_MS_MAX = 600_000
 
 
 class Applied(Struct, frozen=True):
-    """What a command led to: the run as it is now, and the events it added (none when it changed nothing)."""
+    """What a command led to: the run as it is now, and the events it added (none when it changed nothing).
+
+    ``asked_at`` is when the commit was first sent, on the monotonic clock: no lease that it took began earlier.
+    """
 
     run: Run
     events: tuple[Event, ...]
+    asked_at: float = 0.0
 
 
 class Coordinator:
@@ -130,10 +134,11 @@ class Coordinator:
             lease_ms=self._lease_ms,
             pushes=self.dispatcher.pushes(batches),
         )
+        asked_at = time.monotonic()
         if self.store.commit(change) is not None:
             return None
         self.dispatcher.send(batches)
-        return Applied(run=after, events=tuple(events))
+        return Applied(run=after, events=tuple(events), asked_at=asked_at)
 
     def _due_ms(self, run: Run, now: int) -> int | None:
         """Return when the reaper is to look at a run that was just written, in ms from now."""

@@ -20,6 +20,9 @@ from statem_dist.store.redis_store import RedisStore
 DISK_BYTES_MIN = 200 * 1024 * 1024
 CLOCK_SKEW_MS_MAX = 2000
 
+MOVING_RUNS_MAX = 200
+"""Runs in flight whose queues are looked at, the newest ones: a look must not take longer the more there are."""
+
 Level = Literal["ok", "warning", "error"]
 
 
@@ -112,7 +115,7 @@ def _worker_findings(store: RedisStore, settings: Settings) -> list[Finding]:
     else:
         findings = [Finding("warning", "workers", "none", "Start one: statem-dist worker")]
     served = {queue for card in present for queue in card.queues}
-    for queue in sorted({"checks", "llm", *served}):
+    for queue in sorted({"checks", "llm", *served, *_pinned(store)}):
         waiting = int(store.call("LLEN", queue)) if settings.broker_url is None else 0
         if waiting:
             level: Level = "ok" if queue in served else "warning"
@@ -121,6 +124,12 @@ def _worker_findings(store: RedisStore, settings: Settings) -> list[Finding]:
     overdue = sum(int(store.call("ZCARD", keys.due(shard))) for shard in range(keys.SHARDS))
     findings.append(Finding("ok", "open work", f"{overdue} runs have a transition in flight"))
     return findings
+
+
+def _pinned(store: RedisStore) -> set[str]:
+    """Return the queues to which runs with a transition in flight are pinned."""
+    moving = (store.load(run_id) for run_id in store.run_ids("moving", MOVING_RUNS_MAX))
+    return {found.run.place.queue for found in moving if found is not None and found.run.place.queue is not None}
 
 
 def _info(store: RedisStore) -> dict[str, str]:

@@ -18,11 +18,11 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from statem_dist.errors import RunbookInvalid, StatemError
+from statem_dist.errors import StatemError
 from statem_dist.places import entry_folder
 from statem_dist.protocol.graph import Check, DynamicConfig, Manual, Runbook, Unmet
 from statem_dist.protocol.model import Actor, Confirmations, DynamicCheck, DynamicFacts, OnManual, Origin, Run
-from statem_dist.runbook import Format, format_of, read_checks, read_plain, read_text
+from statem_dist.runbook import CheckList, Format, format_of, read_checks, read_plain, read_text
 from statem_dist.runbook.view import check_view
 from statem_dist.store.base import Store
 
@@ -55,23 +55,31 @@ def config_of(run: Run, runbook: Runbook) -> DynamicConfig | None:
     return None if node is None else node.dynamic
 
 
-def register(store: Store, run: Run, config: DynamicConfig, source: Path, by: Actor, now: int) -> Registration:
-    """Register the checks in a file for the current entry, in place of the agent's earlier ones.
+def read(source: Path, config: DynamicConfig) -> CheckList:
+    """Return the checks in a file, and what is doubtful about them.
 
     Args:
-        store: where the run is kept.
-        run: the run.
-        config: what its current node accepts.
         source: a JSON or YAML file: a list of checks, or a mapping with ``checks`` and ``basis``.
-        by: who registers.
-        now: milliseconds since the epoch.
+        config: what the current node of the run accepts.
 
     Raises:
         RunbookInvalid: the file cannot be read, or it holds something that the node does not accept.
     """
+    return _accepted(read_text(source), str(source), format_of(str(source)), config)
+
+
+def register(store: Store, run: Run, checks: Sequence[Check], by: Actor, now: int) -> Registration:
+    """Register checks for the current entry, in place of the agent's earlier ones.
+
+    Args:
+        store: where the run is kept.
+        run: the run.
+        checks: checks that its current node accepts.
+        by: who registers.
+        now: milliseconds since the epoch.
+    """
     origin = Origin(agent_id=by.id, role=by.role, at=now)
-    checks = _read(read_text(source), str(source), format_of(str(source)), config)
-    registration = Registration(origin=origin, checks=checks)
+    registration = Registration(origin=origin, checks=tuple(checks))
     store.save_dynamic(run.id, run.entry_id, by.id, msgspec.json.encode(registration))
     file_for(run, by.id).unlink(missing_ok=True)
     return registration
@@ -108,6 +116,7 @@ def snapshot(
     if len(checks) < config.min_items:
         problems.append(f"This node requires at least {config.min_items} dynamic checks; {len(checks)} are registered.")
     if problems:
+        problems.append("They are registered with: statem-dist dynamic write FILE")
         checks = (DynamicCheck(Check(do=Unmet(" ".join(problems)))),)
     if config.stale_policy == "none":
         return DynamicFacts(producers, checks)
@@ -139,7 +148,7 @@ def _dropped(path: Path, config: DynamicConfig) -> Registration:
     try:
         text = read_text(path)
         origin = _declared_origin(text, path, origin)
-        return Registration(origin, _read(text, str(path), "json", config), str(path))
+        return Registration(origin, _accepted(text, str(path), "json", config).checks, str(path))
     except StatemError as error:
         return Registration(origin, path=str(path), error=error.message)
 
@@ -163,16 +172,13 @@ def _declared_origin(text: str, path: Path, named: Origin) -> Origin:
     )
 
 
-def _read(text: str, source: str, format: Format, config: DynamicConfig) -> tuple[Check, ...]:
+def _accepted(text: str, source: str, format: Format, config: DynamicConfig) -> CheckList:
     """Return the checks of a document that satisfies what the node accepts."""
-    checks = read_checks(text, source=source, format=format, allow_types=config.allow_types)
-    if config.require_reason and (missing := [n for n, check in enumerate(checks) if not check.reason]):
-        listed = ", ".join(f"checks[{number}]" for number in missing)
-        raise RunbookInvalid(f"{source}: every dynamic check of this node needs a reason; without one: {listed}")
-    if config.require_basis:
-        document = read_plain(text, source=source, format=format)
-        basis = document.get("basis") if isinstance(document, dict) else None
-        summary = basis.get("implementation_summary") if isinstance(basis, dict) else None
-        if not isinstance(summary, str) or not summary.strip():
-            raise RunbookInvalid(f"{source}: dynamic checks of this node need a basis with an implementation_summary")
-    return checks
+    return read_checks(
+        text,
+        source=source,
+        format=format,
+        allow_types=config.allow_types,
+        require_reason=config.require_reason,
+        require_basis=config.require_basis,
+    )

@@ -25,7 +25,7 @@ from statem_dist.leases import RENEWALS_PER_LEASE
 from statem_dist.protocol.answers import question_of
 from statem_dist.protocol.commands import Cancel, Command, Decide, ExpireDecision, Goto, Resume, Save, Start
 from statem_dist.protocol.graph import LlmReview, Runbook
-from statem_dist.protocol.model import Actor, Confirmations, DynamicFacts, OnManual, Place, Run
+from statem_dist.protocol.model import Actor, Confirmations, DynamicFacts, OnManual, Place, Run, Transition
 from statem_dist.protocol.plan import plan_goto
 from statem_dist.protocol.progress import CHECKS_QUEUE, asks, pending, waits_for_people
 from statem_dist.roster import Roster
@@ -48,6 +48,9 @@ LOOK_AGAIN_SECONDS = 5.0
 
 OnWaiting = Callable[[str], None]
 """Called now and then while nothing happens, with the reason why."""
+
+OnLeftover = Callable[[Transition], None]
+"""Called with the transition that a caller has left, before it is finished."""
 
 OUTAGE_SECONDS = 60.0
 """How long a caller that waits for a transition bears a store that is away."""
@@ -150,11 +153,7 @@ class Engine:
         """
         run_id = self.store.active(state_dir)
         if run_id is None:
-            raise NotFound(
-                "No active run.",
-                hint="Start one with `statem-dist start RUNBOOK`, or name one with --run-id.",
-                details={"state_dir": state_dir},
-            )
+            raise no_active_run(state_dir)
         return run_id
 
     def questions(self, run_id: str, target: str) -> tuple[Question, ...]:
@@ -358,14 +357,18 @@ class Engine:
                 found += decisions_of(self._expire_decisions(snapshot).run)
         return found
 
-    def settled_run(self, run_id: str) -> Run:
-        """Return a run after settling what a killed caller may have left of its transition.
+    def settled_run(self, run_id: str, on_leftover: OnLeftover | None = None) -> Run:
+        """Return a run after settling what a killed or interrupted caller may have left of its transition.
+
+        Args:
+            run_id: the run.
+            on_leftover: told of such a transition first, because finishing it takes as long as its checks take.
 
         Raises:
             NotFound: there is none of that id.
         """
         snapshot = self._look(run_id)
-        left = self._settle_leftover(snapshot, NEVER)
+        left = self._settle_leftover(snapshot, NEVER, on_leftover)
         return snapshot.run if left is None else left.run
 
     def glance(self, run_id: str) -> tuple[Run, bool]:
@@ -496,7 +499,9 @@ class Engine:
                 if outage.passed:
                     raise
 
-    def _settle_leftover(self, snapshot: Snapshot, deadline: Deadline) -> Settled | None:
+    def _settle_leftover(
+        self, snapshot: Snapshot, deadline: Deadline, on_leftover: OnLeftover | None = None
+    ) -> Settled | None:
         """Finish the open transition of a run if nobody else will; return it as it ended."""
         run = snapshot.run
         if run.in_flight is None or not is_abandoned(snapshot):
@@ -504,6 +509,8 @@ class Engine:
         inline = self._inline_worker(run.place.queue)
         if inline is None:
             return None
+        if on_leftover is not None:
+            on_leftover(run.in_flight)
         return inline.finish(Follower(self.store, run.id, run.in_flight.id, run.version, None), deadline)
 
     def _follower(self, applied: Applied, on_event: OnEvent | None) -> Follower:
@@ -539,6 +546,15 @@ def dispatcher_for(settings: Settings, redis_url: str) -> Dispatcher:
     from statem_dist.publish import PublishAfterCommit
 
     return PublishAfterCommit(settings.broker_url)
+
+
+def no_active_run(state_dir: str, why: str = "") -> NotFound:
+    """Return the error for a command that names no run where none was started; ``why`` begins its hint."""
+    return NotFound(
+        "No active run.",
+        hint=f"{why} Start one with `statem-dist start RUNBOOK`, or name one with --run-id.".lstrip(),
+        details={"state_dir": state_dir},
+    )
 
 
 def clean_run_id(text: str) -> str:

@@ -1,9 +1,9 @@
 """What stood behind the transitions of a run: which evidence, how strong, and by whom.
 
-Only what passed before the run moved counts, and only if its failure would have kept the run where it was. That is
-the same evidence by which an edge's ``require_evidence`` is judged. It is grouped by who gave it: evaluated by the
-host, decided by a person, attested by the agent, judged by a model. A question that the caller of the transition
-answered itself stands among the decisions and says so, and is no stronger than an attestation.
+Only checks count, not hooks: those that passed before the run moved and whose failure would have kept it where it
+was. That is the same evidence by which an edge's ``require_evidence`` is judged. It is grouped by who gave it:
+evaluated by the host, decided by a person, attested by the agent, judged by a model. A question that the caller of the
+transition answered itself stands among the decisions and says so, and is no stronger than an attestation.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from typing import Any
 
 from msgspec import Struct
 
+from statem_dist.columns import aligned
 from statem_dist.dynamic import origin_view
 from statem_dist.history import Imported, Move, Rebinding, timestamp
 from statem_dist.protocol.answers import evidence_of
 from statem_dist.protocol.graph import EvidenceTier
-from statem_dist.protocol.model import PlannedCheck, Transition
+from statem_dist.protocol.model import PlannedCheck
 from statem_dist.protocol.outcome import TIERS, CheckResult
+from statem_dist.runbook.view import check_text, check_title
 
 GROUPS: dict[EvidenceTier, str] = {
     "verified": "verified",
@@ -27,6 +29,9 @@ GROUPS: dict[EvidenceTier, str] = {
     "judgment": "judged",
 }
 """What a result of each tier is called in the report."""
+
+TITLE_LENGTH_MAX = 40
+"""Characters of the title of a check without a name, in the table."""
 
 
 class Proof(Struct, frozen=True):
@@ -37,8 +42,9 @@ class Proof(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """What the runbook calls the check, else its id in the plan."""
-        return self.planned.check.name or self.planned.id
+        """Its id in the plan, and what the runbook calls the check, else its title."""
+        check = self.planned.check
+        return f"{self.planned.id} {check.name or check_title(check, TITLE_LENGTH_MAX)}"
 
     @property
     def self_confirmed(self) -> bool:
@@ -92,17 +98,12 @@ def table(found: Sequence[Backing]) -> str:
         groups = (", ".join(map(_words, backing.of(tier))) or "-" for tier in GROUPS)
         way = f"{transition.source} -> {transition.target}"
         rows.append((transition.id, way, backing.strongest or "none", *groups))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    return aligned(rows)
 
 
 def _backing(move: Move) -> Backing:
     transition = move.transition
-    given = {
-        planned.id: tier for planned in _before_the_commit(transition) if (tier := evidence_of(planned, transition))
-    }
+    given = {planned.id: tier for planned in transition.plan if (tier := evidence_of(planned, transition))}
     return Backing(
         move=move,
         strongest=min(given.values(), key=TIERS.index, default=None),
@@ -112,16 +113,13 @@ def _backing(move: Move) -> Backing:
     )
 
 
-def _before_the_commit(transition: Transition) -> Iterable[PlannedCheck]:
-    return (planned for planned in transition.plan if planned.purpose != "in_hook")
-
-
 def _proof_view(proof: Proof) -> dict[str, Any]:
     planned, result = proof.planned, proof.result
     view: dict[str, Any] = {
         "id": planned.id,
         "type": planned.check.type,
         "purpose": planned.purpose,
+        "text": check_text(planned.check),
         "reason": result.outcome.reason,
         "by": result.by,
         "self_confirmed": proof.self_confirmed,

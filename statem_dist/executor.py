@@ -26,9 +26,12 @@ from statem_dist.protocol.commands import ClaimWork, RecordOutcomes, ReturnWork
 from statem_dist.protocol.events import Event, WorkClaimed
 from statem_dist.protocol.graph import LlmReview, Predicate
 from statem_dist.protocol.model import Place, PlannedCheck, Run, Worker
-from statem_dist.protocol.outcome import Outcome
+from statem_dist.protocol.outcome import Outcome, Reason
 from statem_dist.protocol.progress import repeatable
 from statem_dist.settings import Settings
+
+CUT_SHORT: frozenset[Reason] = frozenset({"cancelled", "shutdown"})
+"""Reasons of an outcome that is our own doing, because this worker stops or has lost its claim."""
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +119,7 @@ class Executor:
         """
         on_recorded()
         while (token := _claimed(applied.events)) is not None:
-            applied = self._work_off(applied.run, token, deadline, on_recorded)
+            applied = self._work_off(applied, token, deadline, on_recorded)
         return applied.run
 
     def stop(self, grace_seconds: float) -> None:
@@ -131,15 +134,17 @@ class Executor:
         """Whether ``stop`` was called."""
         return self._stopping.is_set()
 
-    def _work_off(self, run: Run, token: int, deadline: Deadline, on_recorded: Callable[[], None]) -> Applied:
+    def _work_off(self, applied: Applied, token: int, deadline: Deadline, on_recorded: Callable[[], None]) -> Applied:
         """Execute the checks of one claim and record what came of them."""
-        transition = run.transition
+        run, transition = applied.run, applied.run.transition
         assert transition is not None
         claim = transition.claim(token)
         assert claim is not None
         key = f"{run.id}/{transition.id}/{token}"
         work = _Work(Applied(run=run, events=()))
-        with self._leases.hold(run.id, token, lambda: self.supervisor.cancel(key, "lease lost")) as held:
+        with self._leases.hold(
+            run.id, token, lambda: self.supervisor.cancel(key, "lease lost"), applied.asked_at
+        ) as held:
             try:
                 for check_id in claim.checks:
                     planned = transition.planned(check_id)
@@ -150,11 +155,13 @@ class Executor:
                         self._flush(work, token, on_recorded)
                     if work.ended(token):
                         return work.applied
-                    if self._stopping.is_set() or deadline.passed:
+                    if held.lost or self._stopping.is_set() or deadline.passed:
                         return self._hand_back(work, token, on_recorded)
                     outcome = self._evaluate(work.applied.run, planned, key, deadline)
-                    if held.lost or (outcome.reason == "shutdown" and repeatable(planned)):
-                        return self._hand_back(work, token, on_recorded)
+                    if outcome.reason in CUT_SHORT:
+                        if repeatable(planned):
+                            return self._hand_back(work, token, on_recorded)
+                        outcome = replace(outcome, reason="hook_outcome_unknown")
                     work.outcomes.append(outcome)
                     if not quick:
                         self._flush(work, token, on_recorded)

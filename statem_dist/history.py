@@ -24,7 +24,7 @@ from statem_dist.protocol.events import (
     TransitionSettled,
 )
 from statem_dist.protocol.evolve import evolve
-from statem_dist.protocol.model import SCHEMA, Place, Run, Transition
+from statem_dist.protocol.model import SCHEMA, Actor, Place, Run, Transition
 from statem_dist.store.base import Store
 from statem_dist.views import dynamic_facts, goto_facts, result_views, stopping_results
 
@@ -33,12 +33,13 @@ PAGE = 200
 
 
 class Move(Struct, frozen=True):
-    """A transition as it is told in a history: the number of the event that opened it, what it was, and the
-    entry that it made, if it moved the run."""
+    """A transition as it is told in a history: the number of the event that opened it, what it was, the
+    entry that it made, if it moved the run, and who cancelled it, if somebody did."""
 
     number: int
     transition: Transition
     entry_id: str | None
+    cancelled_by: Actor | None = None
 
 
 class Rebinding(Struct, frozen=True):
@@ -202,7 +203,8 @@ def _fold(run: Run, number: int, events: list[Event]) -> Move:
         before = evolve(before, event)
     assert before.transition is not None
     entry = next((event.entry_id for event in events if isinstance(event, NodeEntered)), None)
-    return Move(number, before.transition, entry)
+    ended_by = next((event.by for event in events if isinstance(event, TransitionSettled)), None)
+    return Move(number, before.transition, entry, ended_by if before.transition.outcome == "cancelled" else None)
 
 
 def _rebinding_entries(rebinding: Rebinding) -> list[dict[str, Any]]:
@@ -259,6 +261,7 @@ def _entries(move: Move) -> list[dict[str, Any]]:
                     "number": number,
                     "node": transition.source,
                     "skip_hooks": transition.skip_hooks,
+                    **_why(move),
                     "results": result_views(transition),
                 }
             ]
@@ -288,6 +291,8 @@ def _goto_entry(move: Move) -> dict[str, Any]:
         return {
             "event": "goto",
             **facts,
+            **({"stage": transition.stage} if transition.stage else {}),
+            **_why(move),
             "current_entry_id": move.entry_id,
             "before_transfer": result_views(transition, "before_transfer"),
             "condition": result_views(transition, "condition"),
@@ -299,8 +304,16 @@ def _goto_entry(move: Move) -> dict[str, Any]:
         "event": f"goto_{transition.outcome}",
         **facts,
         "stage": transition.stage,
+        **_why(move),
         "results": stopping_results(transition),
     }
+
+
+def _why(move: Move) -> dict[str, Any]:
+    """Return the reason of a transition that was cancelled or could not be evaluated, and who cancelled it."""
+    reason = {"reason": move.transition.reason} if move.transition.reason else {}
+    by = move.cancelled_by
+    return reason | ({"by": by.id} if by is not None else {})
 
 
 def timestamp(at: int) -> str:

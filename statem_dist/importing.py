@@ -188,7 +188,10 @@ def _take_checks(store: Store, command: Import, found: ForeignRun) -> list[str]:
             warnings.append(f"{checks.path}: node {run.node!r} accepts no dynamic checks; left out")
             continue
         try:
-            dynamic.register(store, run, node.dynamic, checks.path, checks.by, now)
+            found_there = dynamic.read(checks.path, node.dynamic)
         except RunbookInvalid as error:
             warnings.append(f"these dynamic checks are left out: {error.message}")
+        else:
+            warnings += map(str, found_there.warnings)
+            dynamic.register(store, run, found_there.checks, checks.by, now)
     return warnings

@@ -53,7 +53,7 @@ class InlineWorker:
         )
         self.coordinator = Coordinator(store, NoDispatch(), settings)
         self._supervisor = Supervisor(kill_grace_seconds=settings.kill_grace_seconds)
-        self._leases = LeaseKeeper(renewals, settings.lease_seconds)
+        self._leases = LeaseKeeper(renewals, settings.lease_seconds, settings.kill_grace_seconds)
 
         def environment(place: Place, variables: dict[str, str]) -> dict[str, str]:
             return inline_environment({**environ, **place.env}, variables)

@@ -6,6 +6,7 @@ import time
 
 import msgspec
 
+from statem_dist.identity import is_dead
 from statem_dist.store import keys
 from statem_dist.store.redis_store import RedisStore
 
@@ -50,9 +51,10 @@ class Roster:
         self._store.call("DEL", keys.worker(worker_id))
 
     def present(self) -> list[WorkerCard]:
-        """Return the workers that are there now."""
+        """Return the workers that are there now; one of this host whose process has ended is not."""
         members = self._store.call("ZRANGEBYSCORE", keys.WORKERS, self._store.clock(), "+inf")
-        documents = [self._store.call("GET", keys.worker(member.decode())) for member in members]
+        living = [worker for worker in map(bytes.decode, members) if not is_dead(worker)]
+        documents = [self._store.call("GET", keys.worker(worker)) for worker in living]
         return [msgspec.json.decode(document, type=WorkerCard) for document in documents if document]
 
     def serves(self, queue: str) -> bool:

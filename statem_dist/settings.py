@@ -13,6 +13,9 @@ from msgspec import Struct
 
 from statem_dist.errors import Usage
 
+REDIS_SCHEMES = ("redis", "rediss", "unix")
+"""Schemes of the URLs by which a Redis can be reached."""
+
 
 class Settings(Struct, frozen=True):
     """How one process works. Times are seconds, sizes are bytes."""
@@ -56,11 +59,11 @@ class Settings(Struct, frozen=True):
             state_dir: overrides ``STATEM_STATE_DIR``; the default is ``.statem``.
 
         Raises:
-            Usage: a variable holds something else than a positive number of seconds.
+            Usage: a variable holds something else than a positive number of seconds, or no URL of a Redis.
         """
         return cls(
             state_dir=Path(state_dir or environ.get("STATEM_STATE_DIR") or ".statem").expanduser().absolute(),
-            redis_url=environ.get("STATEM_REDIS_URL") or None,
+            redis_url=_redis_url(environ, "STATEM_REDIS_URL"),
             broker_url=environ.get("STATEM_BROKER_URL") or None,
             lease_seconds=_seconds(environ, "STATEM_LEASE_SECONDS", 30.0),
             hint_grace_seconds=_seconds(environ, "STATEM_HINT_GRACE_SECONDS", 5.0),
@@ -73,6 +76,19 @@ class Settings(Struct, frozen=True):
     def embedded(self) -> bool:
         """Whether the state lives in the embedded instance of the state directory."""
         return self.redis_url is None
+
+
+def _redis_url(environ: Mapping[str, str], name: str) -> str | None:
+    """Return the URL of a Redis. The complaint shows no more than its scheme: the rest may hold a password."""
+    url = environ.get(name)
+    if not url:
+        return None
+    scheme, sign, _ = url.partition("://")
+    if sign and scheme.lower() in REDIS_SCHEMES:
+        return url
+    given = f"a URL of {scheme!r}" if sign else "a text without a scheme"
+    schemes = ", ".join(f"{known}://" for known in REDIS_SCHEMES)
+    raise Usage(f"{name} must begin with one of {schemes}; it is {given}.")
 
 
 def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:

@@ -8,15 +8,22 @@ from __future__ import annotations
 from typing import Any
 
 from statem_dist.places import entry_folder
-from statem_dist.protocol.graph import Node, Runbook
+from statem_dist.protocol.graph import Edge, Node, Runbook
 from statem_dist.protocol.model import PlannedCheck, Purpose, Run, Transition
 from statem_dist.protocol.outcome import CheckResult
 from statem_dist.protocol.stages import purposes_of
 from statem_dist.runbook.view import check_view, dynamic_view, edge_view, node_view
 
 
-def node_status(run: Run, runbook: Runbook, agent_id: str) -> dict[str, Any]:
-    """Return where a run stands: the answer of ``start`` and ``cur``."""
+def node_status(run: Run, runbook: Runbook, agent_id: str, waiting_reason: str = "") -> dict[str, Any]:
+    """Return where a run stands: the answer of ``start`` and ``cur``.
+
+    Args:
+        run: the run.
+        runbook: the one that it follows.
+        agent_id: who is asking.
+        waiting_reason: why its open transition has not settled, if one is open.
+    """
     node = current_node(run, runbook)
     shown = node_view(node)
     return {
@@ -35,8 +42,9 @@ def node_status(run: Run, runbook: Runbook, agent_id: str) -> dict[str, Any]:
         "before_transfer": shown["before_transfer"],
         "dynamic_before_transfer": dynamic_config(run, node),
         "out_hook": shown["out_hook"],
-        "next": [edge_view(edge) for edge in runbook.exits(run.node)],
-        "in_flight": transition_reference(run.in_flight),
+        "next": exit_views(run, runbook, run.node),
+        "in_flight": _open_transition(run, waiting_reason),
+        "last_attempt": _last_attempt(run),
     }
 
 
@@ -46,8 +54,42 @@ def next_nodes(run: Run, runbook: Runbook) -> dict[str, Any]:
         "ok": True,
         "run_id": run.id,
         "current": run.node,
-        "next": [edge_view(edge) for edge in runbook.exits(run.node)],
+        "next": exit_views(run, runbook, run.node),
     }
+
+
+def exit_views(run: Run, runbook: Runbook, node: str) -> list[dict[str, Any]]:
+    """Return the edges out of a node; limited ones out of the current node also say how often they were tried."""
+    views = []
+    for edge in runbook.exits(node):
+        used = attempts_used(run, edge)
+        views.append(edge_view(edge) | ({} if used is None else {"attempts_used": used}))
+    return views
+
+
+def attempts_used(run: Run, edge: Edge) -> int | None:
+    """Return how many attempts this entry has used of an edge; None for one without a limit, or of another node."""
+    if edge.max_attempts is None or edge.source != run.node:
+        return None
+    return min(run.attempts.get(edge.target, 0), edge.max_attempts)
+
+
+def last_attempt(run: Run) -> Transition | None:
+    """Return the attempt to leave the current node that ended last and did not move the run.
+
+    None if something else has happened since, such as an arrival, a resumption or a new attempt.
+    """
+    last = run.transition
+    return last if last is not None and last.kind == "goto" and not last.open and not last.entered else None
+
+
+def failing_checks(transition: Transition) -> list[PlannedCheck]:
+    """Return the checks that stopped a transition, in the order of its plan."""
+    return [
+        planned
+        for planned in transition.plan
+        if (result := transition.results.get(planned.id)) and not result.passed and planned.check.stops
+    ]
 
 
 def graph_status(run: Run, runbook: Runbook) -> dict[str, Any]:
@@ -74,7 +116,7 @@ def one_node(run: Run, runbook: Runbook, node: Node) -> dict[str, Any]:
         "node": node.name,
         **node_view(node),
         "dynamic_before_transfer": dynamic_config(run, node),
-        "next": [edge_view(edge) for edge in runbook.exits(node.name)],
+        "next": exit_views(run, runbook, node.name),
     }
 
 
@@ -112,6 +154,25 @@ def transition_reference(transition: Transition | None) -> dict[str, Any] | None
         "to": transition.target,
         "settled": len(transition.results),
         "planned": len(transition.plan),
+    }
+
+
+def _open_transition(run: Run, waiting_reason: str) -> dict[str, Any] | None:
+    reference = transition_reference(run.in_flight)
+    return reference | {"waiting_reason": waiting_reason} if reference and waiting_reason else reference
+
+
+def _last_attempt(run: Run) -> dict[str, Any] | None:
+    transition = last_attempt(run)
+    if transition is None:
+        return None
+    return {
+        "transition": transition.id,
+        "to": transition.target,
+        "outcome": transition.outcome,
+        "stage": transition.stage,
+        "reason": transition.reason,
+        "results": [result_view(each, transition.results[each.id]) for each in failing_checks(transition)],
     }
 
 

@@ -36,10 +36,10 @@ def print_answer(answer: Answer, *, as_json: bool) -> None:
         print_json({"ok": False, "error": answer.error, "details": answer.data} if answer.error else answer.data)
         return
     if text := answer.text():
-        print(text)
+        print(printable(text))
     if answer.error:
         sys.stdout.flush()
-        print(answer.error, file=sys.stderr)
+        print(printable(answer.error), file=sys.stderr)
 
 
 def print_error(error: StatemError, *, as_json: bool) -> None:
@@ -48,9 +48,21 @@ def print_error(error: StatemError, *, as_json: bool) -> None:
         document = {"ok": False, "error": error.message, "code": error.code, "details": error.details}
         print_json(document | ({"hint": error.hint} if error.hint else {}))
     else:
-        print(f"Error: {error.message}", file=sys.stderr)
+        print(printable(f"Error: {error.message}"), file=sys.stderr)
         if error.hint:
-            print(f"Hint: {error.hint}", file=sys.stderr)
+            print(printable(f"Hint: {error.hint}"), file=sys.stderr)
+
+
+def printable(text: str) -> str:
+    """Return text with its control characters, newline and tab excepted, as visible escapes such as ``\\x1b``.
+
+    Outputs of checks and texts of runbooks are somebody else's: they must not move the cursor of a terminal, or hide
+    what is beside them.
+    """
+    return text.translate(_ESCAPES)
+
+
+_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
 
 
 def print_json(document: dict[str, Any]) -> None:
@@ -71,7 +83,7 @@ def require_reader() -> None:
         raise BrokenPipeError
 
 
-def close_quietly_after_broken_pipe() -> None:
-    """Let the interpreter end without a complaint after the reader of stdout has gone."""
+def close_quietly() -> None:
+    """Let the interpreter end without a complaint about a stdout that cannot be written any more."""
     sink = os.open(os.devnull, os.O_WRONLY)
     os.dup2(sink, sys.stdout.fileno())

@@ -49,6 +49,10 @@ GROUPS: dict[str, str] = {
 """Groups of commands, and what the help says of them."""
 
 
+FAIL_OPEN = frozenset({"hook stop"})
+"""Commands whose caller is a host that must never be held up by a mistake of ours: they say so, and let it go on."""
+
+
 def load(name: str) -> Callable[..., Any]:
     """Return the function of a command."""
     module, _, function = COMMANDS[name].partition(":")

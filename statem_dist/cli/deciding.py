@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import getpass
 import os
+import shlex
 from typing import TYPE_CHECKING, Annotated, Any
 
 from statem_dist.cli.answer import Answer
 from statem_dist.cli.declare import Argument, Option
 from statem_dist.cli.session import JsonOption, Session, StateDirOption, session
 from statem_dist.errors import NotFound
-from statem_dist.protocol.model import Actor
+from statem_dist.protocol.model import Actor, Run
 
 if TYPE_CHECKING:
     from statem_dist.decisions import Decision
@@ -30,16 +31,12 @@ def approvals(state_dir: StateDirOption = None, as_json: JsonOption = False) -> 
     Example: statem-dist approvals
     """
     with session(state_dir) as at:
-        found = at.engine.decisions(DECISIONS_MAX)
+        found = [] if at.nothing_yet else at.engine.decisions(DECISIONS_MAX)
+        now = at.engine.store.clock() if found else 0
     data = {"ok": True, "approvals": [_view(decision) for decision in found]}
 
     def as_text() -> str:
-        lines = [
-            f"{each.id}  {each.source} -> {each.target}"
-            f"{'  (an operator decides)' if each.operator else ''}\n    {each.question}"
-            for each in found
-        ]
-        return "\n".join(lines or ["Nothing waits for a decision."])
+        return "\n".join(_told(each, now, state_dir) for each in found) or "Nothing waits for a decision."
 
     return Answer(data, as_text)
 
@@ -95,15 +92,19 @@ def _settle(wanted: str, comment: str, by: str | None, state_dir: str | None, *,
         run, transition = settled.run, settled.transition
         planned = transition.planned(check)
         assert planned is not None, "a decision is about a planned check"
+        waiting = at.engine.waiting_reason(run) if transition.open else ""
         data = {
             "ok": True,
             "decision": f"{run_id}/{transition_id}/{check}",
             "approved": approved,
             "by": actor.id,
             **views.settled_transition(run, transition),
+            **({"waiting_reason": waiting} if waiting else {}),
         }
     verdict = "Approved" if approved else "Rejected"
-    then = {"committed": f"moved to {run.node}", None: "still waits"}.get(transition.outcome, str(transition.outcome))
+    then = {"committed": f"moved to {run.node}", None: f"still waits, because {waiting}"}.get(
+        transition.outcome, str(transition.outcome)
+    )
     return Answer(data, lambda: f"{verdict}: {question_of(planned)}\nRun {run.id}: {then}")
 
 
@@ -111,7 +112,7 @@ def _find(at: Session, wanted: str) -> tuple[str, str, str]:
     """Return run, transition and check of the decision that is meant: by its id, or the only one of a run.
 
     Raises:
-        NotFound: none is, or several are.
+        NotFound: there is no such run, or no decision waits there, or several do.
     """
     run_id, _, rest = wanted.partition("/")
     transition, _, check = rest.partition("/")
@@ -119,6 +120,9 @@ def _find(at: Session, wanted: str) -> tuple[str, str, str]:
         # Asked for by its full id it may have been settled already: then the decider says by whom.
         return run_id, transition, check
     found = [each for each in at.engine.decisions(DECISIONS_MAX) if each.run_id == wanted]
+    if not found and (late := _expired(at.engine.run(wanted))) is not None:
+        # It is over: then the decider says so.
+        return late
     if len(found) != 1:
         listed = ", ".join(each.id for each in found) or "none"
         raise NotFound(
@@ -126,6 +130,32 @@ def _find(at: Session, wanted: str) -> tuple[str, str, str]:
             hint="`statem-dist approvals` lists what waits for a decision.",
         )
     return found[0].run_id, found[0].transition, found[0].check
+
+
+def _expired(run: Run) -> tuple[str, str, str] | None:
+    """Return run, transition and check of a decision that nobody made in time, if the latest transition had one."""
+    transition = run.transition
+    if transition is None:
+        return None
+    late = (check for check, result in transition.results.items() if result.outcome.reason == "expired")
+    return next(((run.id, transition.id, check) for check in late), None)
+
+
+def _told(decision: Decision, now: int, state_dir: str | None) -> str:
+    """Return what somebody needs who is to decide: what, who asks and until when, and the command to copy."""
+    from statem_dist.cli.text import span
+
+    operator = "  (an operator decides)" if decision.operator else ""
+    until = f"expires in {span(decision.expires_at - now)}" if decision.expires_at else "does not expire"
+    where = f" --state-dir {shlex.quote(state_dir)}" if state_dir else ""
+    return "\n".join(
+        [
+            f"{decision.id}  {decision.source} -> {decision.target}{operator}",
+            *(f"    {line}" for line in decision.question.splitlines()),
+            f"    asked by {decision.requested_by.id} {span(now - decision.requested_at)} ago; {until}",
+            f"    statem-dist approve {decision.id}{where}",
+        ]
+    )
 
 
 def _view(decision: Decision) -> dict[str, Any]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 from statem_dist.cli.answer import Answer
 from statem_dist.cli.declare import Argument, Option
-from statem_dist.cli.session import AgentIdOption, JsonOption, RunIdOption, StateDirOption, session
+from statem_dist.cli.loading import warn
+from statem_dist.cli.session import AgentIdOption, JsonOption, RunIdOption, Session, StateDirOption, session
 from statem_dist.places import entry_folder
 from statem_dist.protocol.graph import DynamicConfig
-from statem_dist.protocol.model import Actor, Run
+from statem_dist.protocol.model import Run
 
 RoleOption = Annotated[
     str | None,
@@ -30,13 +30,13 @@ def path(
 
     Example: statem-dist dynamic path --run-id demo
     """
-
     with session(state_dir) as at:
         run = at.settled_run(run_id)
         by = at.actor(agent_id, agent_role, run)
+        _accepted_there(at, run)
         place = entry_folder(run)
         place.mkdir(parents=True, exist_ok=True)
-    data = {**_where(run), "agent_id": by.id, "agent_role": by.role, "path": str(place)}
+    data = {**_where(run), "agent_id": by.id, "agent_role": by.role, "role": by.role, "path": str(place)}
     return Answer(data, lambda: str(place))
 
 
@@ -56,21 +56,19 @@ def write(
 
     with session(state_dir) as at:
         run = at.settled_run(run_id)
-        by: Actor = at.actor(agent_id, agent_role, run)
-        config = dynamic.config_of(run, at.engine.runbook(run.runbook))
-        if config is None:
-            print(
-                f"Warning: node {run.node!r} has no dynamic_before_transfer; what is registered there is not run.",
-                file=sys.stderr,
-            )
-            config = DynamicConfig()
+        by = at.actor(agent_id, agent_role, run)
+        config = _accepted_there(at, run)
         store = at.engine.store
-        registered = dynamic.register(store, run, config, source, by, store.clock())
+        checks = dynamic.read(source, config)
+        warn(*map(str, checks.warnings))
+        registered = dynamic.register(store, run, checks.checks, by, store.clock())
         everything = dynamic.registrations(store, run, config)
     data = {
         **_where(run),
         "agent_id": by.id,
+        "agent_role": by.role,
         "role": by.role,
+        "stored": True,
         "checks": len(registered.checks),
         "path": str(dynamic.file_for(run, by.id)),
         "manifest": {"producers": [dynamic.origin_view(each.origin) for each in everything]},
@@ -105,6 +103,16 @@ def list_(run_id: RunIdOption = None, state_dir: StateDirOption = None, as_json:
         return "\n".join(lines or [f"No dynamic checks for {run.node}."])
 
     return Answer(data, as_text)
+
+
+def _accepted_there(at: Session, run: Run) -> DynamicConfig:
+    """Return what the current node accepts; if no transition looks at dynamic checks there, say so on stderr."""
+    from statem_dist import dynamic
+
+    config = dynamic.config_of(run, at.engine.runbook(run.runbook))
+    if config is None:
+        warn(f"node {run.node!r} has no dynamic_before_transfer; what is registered there is not run.")
+    return config or DynamicConfig()
 
 
 def _where(run: Run) -> dict[str, Any]:

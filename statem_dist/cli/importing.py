@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from statem_dist.cli.answer import Answer
 from statem_dist.cli.declare import Argument, Option
-from statem_dist.cli.session import JsonOption, StateDirOption, session
+from statem_dist.cli.loading import warn
+from statem_dist.cli.session import JsonOption, StateDirOption, session, usable_run_id
 from statem_dist.errors import ExitCode, StatemError, Usage
 
 if TYPE_CHECKING:
@@ -40,19 +40,19 @@ def import_(
         )
     arrived: list[tuple[Path, Arrival]] = []
     refused: list[tuple[Path, StatemError]] = []
+    asked_for = None if run_id is None else usable_run_id(run_id)
     with session(state_dir) as at:
         for file in files:
             try:
                 found = foreign.read(file)
-                arrival = bring(at.engine.store, at.settings, found, run_id=run_id, spec=spec, dry_run=dry_run)
+                arrival = bring(at.engine.store, at.settings, found, run_id=asked_for, spec=spec, dry_run=dry_run)
             except StatemError as error:
                 if len(files) == 1 or error.exit_code == ExitCode.UNREACHABLE:
                     raise
                 refused.append((file, error))
             else:
                 arrived.append((file, arrival))
-                for warning in arrival.warnings:
-                    print(f"Warning: {warning}", file=sys.stderr)
+                warn(*(f"{arrival.command.run_id}: {warning}" for warning in arrival.warnings))
     data: dict[str, Any] = {
         "ok": not refused,
         "dry_run": dry_run,
@@ -63,11 +63,17 @@ def import_(
         ],
     }
     lines = [_line(arrival) for _, arrival in arrived]
-    lines += [f"Refused: {error.message}" for _, error in refused]
+    lines += [_refusal(file, error) for file, error in refused]
     if not refused:
         return Answer(data, lambda: "\n".join(lines))
     told = f"{len(refused)} of {len(files)} runs cannot be imported."
     return Answer(data, lambda: "\n".join(lines), ExitCode.ERROR, told)
+
+
+def _refusal(file: Path, error: StatemError) -> str:
+    """Return why a run was refused and what to do about it, under the name of its folder: its id with StateM."""
+    hint = f"\n    {error.hint}" if error.hint else ""
+    return f"Refused: {file.parent.name}: {error.message}{hint}"
 
 
 def _line(arrival: Arrival) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from io import StringIO
 from typing import Any
 
-from statem_dist.cli.answer import Answer, close_quietly_after_broken_pipe, print_answer, print_error
-from statem_dist.cli.commands import COMMANDS, GROUPS, load
+from statem_dist.cli.answer import Answer, close_quietly, print_answer, print_error, print_json
+from statem_dist.cli.commands import COMMANDS, FAIL_OPEN, GROUPS, load
 from statem_dist.cli.quick import NotPlain, read
 from statem_dist.errors import ExitCode, StatemError, Usage
 
@@ -23,23 +25,37 @@ def main() -> None:
 
 def run(words: Sequence[str]) -> int:
     """Run one command and return its exit code; see ``ExitCode``."""
+    if sys.stdout is None:
+        # Started with a closed stdout (`>&-`): whatever would go there has no reader.
+        sys.stdout = StringIO()
     as_json = "--json" in words
+    code = ExitCode.DONE
+    try:
+        code, show = _outcome(words)
+        show(as_json)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read has read enough; what the command did is done, and its code stands.
+        close_quietly()
+    except OSError as error:
+        close_quietly()
+        print(f"Error: stdout cannot be written: {error.strerror}.", file=sys.stderr)
+        return int(code or ExitCode.ERROR)
+    return int(code)
+
+
+def _outcome(words: Sequence[str]) -> tuple[ExitCode, Callable[[bool], None]]:
+    """Call the command, and return its exit code with how to show what came of it (as JSON or not)."""
     try:
         result = _call(words)
-        if isinstance(result, Answer):
-            print_answer(result, as_json=as_json)
-            result = result.exit_code
-        sys.stdout.flush()
-        return int(result or 0)
     except StatemError as error:
-        print_error(error, as_json=as_json)
-        return int(error.exit_code)
+        if " ".join(words[:2]) in FAIL_OPEN:
+            return ExitCode.DONE, partial(_let_go, error)
+        return error.exit_code, partial(_show_error, error)
     except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
-        return int(ExitCode.INTERRUPTED)
+        return ExitCode.INTERRUPTED, _show_interruption
     except BrokenPipeError:
-        close_quietly_after_broken_pipe()
-        return int(ExitCode.ERROR)
+        raise
     except Exception as error:
         if os.environ.get("STATEM_DEBUG"):
             raise
@@ -47,8 +63,29 @@ def run(words: Sequence[str]) -> int:
             f"{type(error).__name__}: {error}",
             hint="This is a defect of statem-dist. STATEM_DEBUG=1 shows where it happened; please report it.",
         )
-        print_error(defect, as_json=as_json)
-        return int(defect.exit_code)
+        return defect.exit_code, partial(_show_error, defect)
+    if isinstance(result, Answer):
+        return result.exit_code, partial(_show_answer, result)
+    return ExitCode(result or 0), lambda as_json: None
+
+
+def _show_answer(answer: Answer, as_json: bool) -> None:
+    print_answer(answer, as_json=as_json)
+
+
+def _show_error(error: StatemError, as_json: bool) -> None:
+    print_error(error, as_json=as_json)
+
+
+def _let_go(error: StatemError, as_json: bool) -> None:
+    print_json({"systemMessage": f"statem-dist: {error.message}"})
+
+
+def _show_interruption(as_json: bool) -> None:
+    if as_json:
+        print_json({"ok": False, "error": "Interrupted.", "code": "interrupted", "details": {}})
+    else:
+        print("Interrupted.", file=sys.stderr)
 
 
 def _call(words: Sequence[str]) -> Any:

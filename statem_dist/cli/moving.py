@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -18,12 +19,22 @@ from statem_dist.cli.session import (
     StateDirOption,
     YesOption,
     session,
+    usable_run_id,
+    variables_here,
 )
-from statem_dist.errors import Conflict, ExitCode, Usage
+from statem_dist.errors import Conflict, ExitCode, Invalid, Usage
 from statem_dist.protocol.model import Confirmations
 
 if TYPE_CHECKING:
     from statem_dist.follow import Settled
+    from statem_dist.protocol.events import RunRebound
+    from statem_dist.protocol.model import Run
+    from statem_dist.store.base import Store
+
+HASH_SHOWN = 12
+"""Characters of a runbook's hash that people are shown; the JSON has all of it."""
+
+_QUEUE_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 WaitOption = Annotated[bool, Option("--wait/--no-wait", help="Wait for the end, or only submit.")]
 TimeoutOption = Annotated[
@@ -74,19 +85,19 @@ def start(
 
     Example: statem-dist start runbook.yaml --run-id demo
     """
-    from statem_dist import runbook as runbooks
+    from statem_dist.cli.loading import load_telling, warn
     from statem_dist.cli.progress import say_waiting
-    from statem_dist.engine import StartRequest, clean_run_id, new_run_id
+    from statem_dist.engine import StartRequest, new_run_id
     from statem_dist.follow import Deadline
     from statem_dist.places import workspace_of
     from statem_dist.protocol.model import Place
 
     path = Path(os.path.abspath(spec))
-    wanted = None if run_id is None else clean_run_id(run_id)
-    parsed = runbooks.load(path)
-    for warning in parsed.warnings:
-        print(f"Warning: {warning}", file=sys.stderr)
+    wanted = None if run_id is None else usable_run_id(run_id)
+    _require_queue_name(queue)
+    parsed = load_telling(path)
     with session(state_dir) as at:
+        folder = workspace_of(path) if workspace is None else _workspace(at, workspace)
         engine = at.engine
         runbook = engine.register(parsed, str(path))
         scopes = (at.scope, f"{at.scope}|{path}")
@@ -100,20 +111,19 @@ def start(
                     details={"run_id": target, "current": existing.run.node},
                 )
             if workspace or queue or label or env or pass_env:
-                print(
-                    f"Warning: run {target!r} is resumed where and with what it was started; "
-                    "--workspace, --queue, --label, --env and --pass-env count for a new run only.",
-                    file=sys.stderr,
+                warn(
+                    f"run {target!r} is resumed where and with what it was started; "
+                    "--workspace, --queue, --label, --env and --pass-env count for a new run only."
                 )
         request = StartRequest(
             runbook=runbook,
             run_id=target,
             place=Place(
-                workspace=os.path.abspath(workspace) if workspace else workspace_of(path),
+                workspace=folder,
                 spec=str(path),
                 state_dir=at.scope,
                 queue=queue,
-                env=_pairs(env, "--env") | _taken(pass_env),
+                env=_pairs(env, "--env") | variables_here(pass_env),
             ),
             by=at.actor(agent_id, agent_role),
             confirmations=Confirmations(everything=yes),
@@ -121,7 +131,10 @@ def start(
         )
         settled = engine.start(request, Deadline(timeout), on_waiting=say_waiting)
         engine.store.activate(scopes, target)
-        return _started(at, settled, agent_id, agent_role)
+        rebinding = _rebinding(engine.store, existing.run, settled.run) if existing else None
+        if rebinding is not None:
+            warn(*_told_of(rebinding, target))
+        return _started(at, settled, rebinding, agent_id, agent_role)
 
 
 def goto(
@@ -176,7 +189,8 @@ def goto(
             )
         except KeyboardInterrupt:
             print(
-                f"\nThe transition of run {run.id!r} is not settled yet; `statem-dist cur` tells how it ends.",
+                f"\nThe transition of run {run.id!r} may not have settled. `statem-dist cur --run-id {run.id}` shows it, and"
+                f" finishes it where no worker does; `statem-dist cancel --run-id {run.id}` ends it instead.",
                 file=sys.stderr,
             )
             raise
@@ -243,22 +257,65 @@ def cancel(
         settled = at.engine.cancel(run.id, reason or f"cancelled by {by.id}", by)
     transition = settled.transition
     data = {"ok": True, **views.settled_transition(settled.run, transition)}
-    told = f"Cancelled: transition {transition.id} ({transition.source} -> {transition.target}) of run {run.id}"
+    way = f"{transition.source} -> {transition.target}"
+    told = f"Cancelled: transition {transition.id} ({way}) of run {run.id}: {transition.reason}"
     return Answer(data, lambda: told)
 
 
-def _started(at: Session, settled: Settled, agent_id: str | None, agent_role: str | None) -> Answer:
+def _require_queue_name(queue: str | None) -> None:
+    """Refuse a name that no worker could be told to serve: its option has commas between names."""
+    if queue is not None and not _QUEUE_NAME.fullmatch(queue):
+        raise Invalid(f"The queue {queue!r} cannot be served.", hint="Use letters, digits, '.', '_' and '-'.")
+
+
+def _workspace(at: Session, given: Path) -> str:
+    """Return the absolute path of a workspace.
+
+    With a store elsewhere it need not be a folder of this host: those who work there are the workers.
+    """
+    if at.settings.embedded and not given.is_dir():
+        raise Invalid(f"The workspace {given} is no directory.", hint="Make it first, or name another.")
+    return os.path.abspath(given)
+
+
+def _rebinding(store: Store, before: Run, after: Run) -> RunRebound | None:
+    """Return the event by which a resumed run came to follow another version of its runbook, if it did."""
+    if before.runbook == after.runbook:
+        return None
+    from statem_dist.protocol.events import RunRebound
+
+    events = (event for _, event in store.events(before.id, after=before.version))
+    return next((event for event in events if isinstance(event, RunRebound)), None)
+
+
+def _told_of(rebinding: RunRebound, run_id: str) -> list[str]:
+    """Return what a resumed run has to do with the edited runbook, in sentences."""
+    versions = f"{rebinding.previous[:HASH_SHOWN]} -> {rebinding.runbook[:HASH_SHOWN]}"
+    told = [f"the runbook was edited; run {run_id!r} follows it as it is now ({versions})."]
+    if rebinding.migrated_from is not None:
+        gone, node = rebinding.migrated_from, rebinding.node
+        told.append(f"run {run_id!r} stood on {gone!r}, which is gone; it is on {node!r} now, the initial node.")
+    return told
+
+
+def _started(
+    at: Session, settled: Settled, rebinding: RunRebound | None, agent_id: str | None, agent_role: str | None
+) -> Answer:
     from statem_dist import views
     from statem_dist.cli import text
 
     run, transition = settled.run, settled.transition
     runbook = at.engine.runbook(run.runbook)
-    data = views.node_status(run, runbook, at.actor(agent_id, agent_role, run).id)
+    facts = {
+        "rebound": {"previous_hash": rebinding.previous, "spec_hash": rebinding.runbook} if rebinding else None,
+        "migrated_from": rebinding.migrated_from if rebinding else None,
+    }
+    data = views.node_status(run, runbook, at.actor(agent_id, agent_role, run).id) | facts
     if transition.outcome == "committed" and transition.stage is None:
         return Answer(data, lambda: text.node_status(run, runbook))
     told = "did not pass" if transition.outcome else "has not ended yet"
     error = f"Run {run.id!r} stands on {run.node!r}, but its in_hook {told}."
-    details = views.settled_transition(run, transition)
+    details = views.settled_transition(run, transition) | facts
     code = ExitCode.BLOCKED if transition.outcome == "committed" else _exit_code(settled)
     return Answer(details, lambda: text.results(transition), code, error)
 
@@ -309,10 +366,3 @@ def _pairs(given: list[str] | None, option: str) -> dict[str, str]:
             raise Usage(f"{option} takes KEY=VALUE, not {text!r}.")
         pairs[key] = value
     return pairs
-
-
-def _taken(names: list[str] | None) -> dict[str, str]:
-    missing = [name for name in names or () if name not in os.environ]
-    if missing:
-        raise Usage(f"--pass-env names variables that are not set here: {', '.join(missing)}.")
-    return {name: os.environ[name] for name in names or ()}

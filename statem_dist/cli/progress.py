@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from statem_dist.cli.answer import printable
 from statem_dist.cli.text import check_line
 from statem_dist.engine import Question
 from statem_dist.errors import Invalid
@@ -17,7 +18,7 @@ from statem_dist.protocol.events import (
     WorkClaimed,
     WorkLost,
 )
-from statem_dist.protocol.model import Confirmations, PlannedCheck
+from statem_dist.protocol.model import Confirmations, PlannedCheck, Transition
 
 
 class Ticker:
@@ -32,7 +33,7 @@ class Ticker:
             case TransitionOpened():
                 self._plan = {planned.id: planned for planned in event.plan}
             case WorkClaimed():
-                self._print(f"  · {event.worker} takes {len(event.checks)} checks")
+                self._print(f"  · {_counted(len(event.checks), 'check')} begun by {event.worker}")
             case CheckSettled():
                 self._print(check_line(self._plan[event.check], event.result))
             case DecisionRequested():
@@ -45,12 +46,19 @@ class Ticker:
                 pass
 
     def _print(self, line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
+        print(printable(line), file=sys.stderr, flush=True)
 
 
 def say_waiting(reason: str) -> None:
     """Tell on stderr why nothing happens."""
-    print(f"  … {reason}", file=sys.stderr, flush=True)
+    print(printable(f"  … {reason}"), file=sys.stderr, flush=True)
+
+
+def say_finishing(run_id: str, transition: Transition) -> None:
+    """Tell on stderr that a transition which a killed or interrupted command has left is finished first."""
+    way = f"{transition.source} -> {transition.target}" if transition.kind == "goto" else transition.kind
+    instead = "" if transition.entered else f"; to end it instead: statem-dist cancel --run-id {run_id}"
+    print(f"Finishing transition {transition.id} ({way}) that was left{instead}", file=sys.stderr, flush=True)
 
 
 def ask_questions(questions: Sequence[Question], given: Confirmations) -> Confirmations:
@@ -59,10 +67,25 @@ def ask_questions(questions: Sequence[Question], given: Confirmations) -> Confir
     for question in questions:
         if question.operator or question.check in confirmed or question.check in given.declined:
             continue
-        print(f"Confirm: {question.text} [y/N] ", end="", file=sys.stderr, flush=True)
-        if sys.stdin.readline().strip().lower() in ("y", "yes"):
+        if _is_confirmed(question):
             confirmed.append(question.check)
     return Confirmations(checks=tuple(confirmed), declined=given.declined)
+
+
+def _is_confirmed(question: Question) -> bool:
+    """Ask until the answer is yes or no; an empty one, and the end of the input, mean no."""
+    while True:
+        print(printable(f"Confirm: {question.text} [y/N] "), end="", file=sys.stderr, flush=True)
+        answer = sys.stdin.readline().strip().lower()
+        if answer in ("y", "yes"):
+            return True
+        if answer in ("", "n", "no"):
+            return False
+        print("Please answer yes or no.", file=sys.stderr, flush=True)
+
+
+def _counted(count: int, thing: str) -> str:
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
 
 def confirmations_of(

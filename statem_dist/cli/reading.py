@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from statem_dist.cli.answer import Answer, print_line, require_reader
+from statem_dist.cli.answer import Answer, print_line, printable, require_reader
 from statem_dist.cli.declare import Argument, Option
 from statem_dist.cli.session import AgentIdOption, JsonOption, RunIdOption, Session, StateDirOption, session
 from statem_dist.errors import NotFound, Usage
@@ -15,6 +14,7 @@ from statem_dist.protocol.model import Run
 
 if TYPE_CHECKING:
     from statem_dist.resume import Address
+    from statem_dist.store.base import Store
 
 CommandOption = Annotated[
     str | None,
@@ -39,18 +39,18 @@ def validate(
 
     Example: statem-dist validate runbook.yaml --strict
     """
-    from statem_dist import runbook as runbooks
     from statem_dist.cli import text
+    from statem_dist.cli.loading import load_telling
+    from statem_dist.runbook import warnings_view
 
     path = Path(os.path.abspath(spec))
-    parsed = runbooks.load(path, strict=strict)
+    parsed = load_telling(path, strict=strict, silent=as_json)
     found = parsed.runbook
     edges = [
         {"from": edge.source, "to": edge.target}
         | ({"max_attempts": edge.max_attempts} if edge.max_attempts is not None else {})
         for edge in found.edges
     ]
-    warnings = [str(warning) for warning in parsed.warnings]
     data = {
         "ok": True,
         "spec": str(path),
@@ -60,11 +60,8 @@ def validate(
         "initial": found.initial,
         "nodes": [node.name for node in found.nodes],
         "edges": edges,
-        "warnings": warnings,
+        **warnings_view(parsed.warnings),
     }
-    if not as_json:
-        for warning in warnings:
-            print(f"Warning: {warning}", file=sys.stderr)
     return Answer(data, lambda: text.validated(found))
 
 
@@ -84,12 +81,16 @@ def cur(
     with session(state_dir) as at:
         run = at.settled_run(run_id)
         runbook = at.engine.runbook(run.runbook)
-        data = views.node_status(run, runbook, at.actor(agent_id, None, run).id)
-    return Answer(data, lambda: text.node_status(run, runbook))
+        waiting = at.engine.waiting_reason(run)
+        data = views.node_status(run, runbook, at.actor(agent_id, None, run).id, waiting)
+    return Answer(data, lambda: text.node_status(run, runbook, waiting))
 
 
 def state(run_id: RunIdOption = None, state_dir: StateDirOption = None, as_json: JsonOption = False) -> Answer:
-    """Show the whole graph and where the run stands in it."""
+    """Show the whole graph and where the run stands in it.
+
+    Example: statem-dist state --run-id demo
+    """
     from statem_dist import views
     from statem_dist.cli import text
 
@@ -119,11 +120,14 @@ def ls(
     if found is None:
         names = ", ".join(each.name for each in runbook.nodes)
         raise NotFound(f"Unknown node: {node!r}. The runbook has: {names}", details={"node": node, "run_id": run.id})
-    return Answer(views.one_node(run, runbook, found), lambda: text.one_node(found, runbook))
+    return Answer(views.one_node(run, runbook, found), lambda: text.one_node(found, run, runbook))
 
 
 def next_(run_id: RunIdOption = None, state_dir: StateDirOption = None, as_json: JsonOption = False) -> Answer:
-    """Show the edges out of the current node."""
+    """Show the edges out of the current node.
+
+    Example: statem-dist next --run-id demo
+    """
     from statem_dist import views
     from statem_dist.cli import text
 
@@ -185,7 +189,7 @@ def _follow(at: Session, run: Run, tail: int | None, after: int | None, *, raw: 
             if as_json:
                 print_line(entry)
             else:
-                print(text.event_line(entry) if raw else text.history_line(entry), flush=True)
+                print(printable(text.event_line(entry) if raw else text.history_line(entry)), flush=True)
         require_reader()
 
     store = at.engine.store
@@ -231,17 +235,22 @@ def runs(
     Example: statem-dist runs --status active
     """
     from statem_dist import views
+    from statem_dist.cli import text
 
     with session(state_dir) as at:
-        store = at.engine.store
-        found = [snapshot.run for run_id in store.run_ids(status, limit) if (snapshot := store.load(run_id))]
+        found = [] if at.nothing_yet else _runs(at.engine.store, status, limit)
+        now = at.engine.store.clock() if found else 0
     data = {"ok": True, "runs": [views.run_summary(run) for run in found]}
 
     def as_text() -> str:
-        lines = [f"{run.id:<40} {run.status:<9} {run.node:<20} {run.runbook_name}" for run in found]
-        return "\n".join(lines or ["No runs."])
+        return text.run_table(found, now) if found else f"No runs. {at.nothing_yet}".rstrip()
 
     return Answer(data, as_text)
+
+
+def _runs(store: Store, status: str | None, limit: int) -> list[Run]:
+    """Return stored runs, newest first; one that was removed meanwhile is left out."""
+    return [snapshot.run for run_id in store.run_ids(status, limit) if (snapshot := store.load(run_id))]
 
 
 def prompt(

@@ -9,11 +9,14 @@ from typing import Annotated
 
 from statem_dist.cli.answer import Answer
 from statem_dist.cli.declare import Option
-from statem_dist.cli.session import JsonOption, StateDirOption, store_url
+from statem_dist.cli.session import JsonOption, StateDirOption, store_url, variables_here
 from statem_dist.errors import ExitCode
 from statem_dist.settings import Settings
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+STOP_SECONDS = 10.0
+"""How long the worker of ``up`` may take to end beyond the grace of its checks."""
 
 QueuesOption = Annotated[str, Option("--queues", "-Q", metavar="NAMES", help="Queues to serve, separated by commas.")]
 ConcurrencyOption = Annotated[
@@ -23,6 +26,9 @@ PassEnvOption = Annotated[
     list[str] | None,
     Option("--pass-env", metavar="NAME", help="Hand this variable to commands; repeatable."),
 ]
+GraceOption = Annotated[
+    float, Option("--grace", metavar="SECONDS", min=0, help="For running checks when it is stopped.")
+]
 
 
 def worker(
@@ -30,9 +36,7 @@ def worker(
     concurrency: ConcurrencyOption = None,
     pool: Annotated[str, Option("--pool", help="threads, prefork or solo.")] = "threads",
     pass_env: PassEnvOption = None,
-    grace: Annotated[
-        float, Option("--grace", metavar="SECONDS", min=0, help="For running checks when it is stopped.")
-    ] = 30.0,
+    grace: GraceOption = 30.0,
     events: Annotated[bool, Option("--events", help="Send task events, for Flower.")] = False,
     log_level: Annotated[
         str, Option("--log-level", metavar="LEVEL", help="DEBUG, INFO, WARNING, ERROR or CRITICAL.")
@@ -60,50 +64,58 @@ def up(
     queues: QueuesOption = "checks,llm",
     concurrency: ConcurrencyOption = None,
     pass_env: PassEnvOption = None,
+    grace: GraceOption = 5.0,
     state_dir: StateDirOption = None,
 ) -> int:
     """Run the embedded Redis and a worker in the foreground, until Ctrl-C.
 
     Example: statem-dist up -c 8
     """
-    from statem_dist.embedded.server import Endpoint, ensure, status, stop
+    from statem_dist.embedded import foreground, server
     from statem_dist.embedded.stack import Service, run_foreground
 
     settings = Settings.from_environment(os.environ, state_dir=state_dir)
-    services: list[Service] = []
-    endpoint: Endpoint | None = None
-    if settings.embedded:
-        endpoint = ensure(settings.state_dir, idle_stop_seconds=0)
-        attend = [sys.executable, "-m", "statem_dist.embedded.attend", str(settings.state_dir)]
-        services.append(Service(name="redis", argv=attend))
-        print(f"State: {settings.state_dir}  ({status(settings.state_dir).product} on {endpoint.socket})")
-    environment = worker_environ(os.environ, settings, endpoint.redis_url if endpoint else store_url(settings))
     arguments = worker_arguments(
         queues=queues,
         concurrency=concurrency,
         pool="threads",
         pass_env=pass_env,
-        grace=5.0,
+        grace=grace,
         events=False,
         log_level="INFO",
     )
-    services.append(Service(name="worker", argv=arguments, env=environment))
-    print("Submit from another terminal, for example: statem-dist start runbook.yaml", flush=True)
-    try:
-        return run_foreground(services, out=sys.stdout)
-    finally:
-        if endpoint is not None:
-            stop(settings.state_dir)
+
+    def serve(redis_url: str, *before: Service) -> int:
+        print("Submit from another terminal, for example: statem-dist start runbook.yaml", flush=True)
+        worker = Service(name="worker", argv=arguments, env=worker_environ(os.environ, settings, redis_url))
+        return run_foreground([*before, worker], out=sys.stdout, grace_seconds=grace + STOP_SECONDS)
+
+    if settings.redis_url is not None:
+        return serve(settings.redis_url)
+    with foreground.only_here(settings.state_dir):
+        endpoint = server.ensure(settings.state_dir, idle_stop_seconds=0)
+        attend = [sys.executable, "-m", "statem_dist.embedded.attend", str(settings.state_dir)]
+        try:
+            print(f"State: {settings.state_dir}  ({server.status(settings.state_dir).product} on {endpoint.socket})")
+            return serve(endpoint.redis_url, Service(name="redis", argv=attend))
+        finally:
+            server.stop(settings.state_dir)
 
 
 def down(state_dir: StateDirOption = None, as_json: JsonOption = False) -> Answer:
-    """Stop the embedded Redis of a state directory; its data stays."""
-    from statem_dist.embedded.server import stop
+    """Stop the embedded Redis of a state directory, and the ``up`` that runs on it; its data stays."""
+    from statem_dist.embedded import foreground, server
 
     settings = Settings.from_environment(os.environ, state_dir=state_dir)
-    stopped = stop(settings.state_dir)
+    ended = foreground.ask_to_stop(settings.state_dir)
+    if ended is not None:
+        print(f"Asked `statem-dist up` (process {ended}) to stop; running checks get its grace.", file=sys.stderr)
+        foreground.wait_until_stopped(settings.state_dir)
+    stopped = server.stop(settings.state_dir) or ended is not None
     told = "Stopped." if stopped else "Nothing was running."
-    return Answer({"ok": True, "stopped": stopped, "state_dir": str(settings.state_dir)}, lambda: told)
+    if ended is not None:
+        told = f"Stopped, and with it `statem-dist up` (process {ended})."
+    return Answer({"ok": True, "stopped": stopped, "up_pid": ended, "state_dir": str(settings.state_dir)}, lambda: told)
 
 
 def doctor(state_dir: StateDirOption = None, as_json: JsonOption = False) -> Answer:
@@ -143,7 +155,11 @@ def worker_arguments(
     events: bool,
     log_level: str,
 ) -> list[str]:
-    """Return the command line of a worker process."""
+    """Return the command line of a worker process.
+
+    Raises:
+        Usage: an option has a value that cannot be honoured.
+    """
     import json
 
     from statem_dist.errors import Usage
@@ -157,7 +173,7 @@ def worker_arguments(
         "queues": names,
         "concurrency": concurrency or 2 * (os.cpu_count() or 1),
         "pool": pool,
-        "pass_env": tuple(pass_env or ()),
+        "pass_env": tuple(variables_here(pass_env)),
         "grace_seconds": grace,
         "events": events,
         "log_level": log_level.upper(),

@@ -7,11 +7,15 @@ is started when needed.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from statem_dist.cli.declare import Option
+from statem_dist.errors import Usage
 from statem_dist.protocol.model import Actor, Run
 from statem_dist.settings import Settings
 
@@ -37,11 +41,30 @@ DEFAULT_AGENT = "agent"
 
 
 class Session:
-    """One command's view of the runs."""
+    """One command's view of the runs. The store is opened, and its server started, when it is first asked for."""
 
-    def __init__(self, settings: Settings, engine: Engine) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.engine = engine
+
+    @cached_property
+    def engine(self) -> Engine:
+        """The verbs on the runs of the store.
+
+        Raises:
+            Unavailable: the embedded server cannot be started.
+        """
+        from statem_dist.engine import Engine
+
+        return Engine(self.settings, store_url(self.settings), inline=self.settings.embedded, quick=True)
+
+    @cached_property
+    def nothing_yet(self) -> str:
+        """Why there can be no run, in a sentence; empty if there may be one.
+
+        A command that only looks must not make the state directory, nor start a server to learn that it is empty.
+        """
+        place = self.settings.state_dir
+        return f"There is no state directory {place} yet." if self.settings.embedded and _is_missing(place) else ""
 
     @property
     def scope(self) -> str:
@@ -52,16 +75,23 @@ class Session:
         """Return the run that a command means: the one given, else the active one.
 
         Raises:
-            NotFound: none is given and none is active.
+            NotFound: none is given and none is active, or there is none at all yet.
             Invalid: the given id has no usable character.
         """
-        from statem_dist.engine import clean_run_id
+        wanted = None if given is None else usable_run_id(given)
+        if self.nothing_yet:
+            from statem_dist.coordinator import run_not_found
+            from statem_dist.engine import no_active_run
 
-        return self.engine.active_run_id(self.scope) if given is None else clean_run_id(given)
+            raise no_active_run(self.scope, self.nothing_yet) if wanted is None else run_not_found(wanted)
+        return wanted or self.engine.active_run_id(self.scope)
 
     def settled_run(self, given: str | None) -> Run:
         """Return the run that a reading command means, after settling what a killed command may have left."""
-        return self.engine.settled_run(self.run_id(given))
+        from statem_dist.cli.progress import say_finishing
+
+        run_id = self.run_id(given)
+        return self.engine.settled_run(run_id, lambda transition: say_finishing(run_id, transition))
 
     def actor(self, agent_id: str | None, agent_role: str | None, run: Run | None = None) -> Actor:
         """Return who is asking: by option, by environment, else whoever started the run."""
@@ -75,14 +105,26 @@ class Session:
 @contextmanager
 def session(state_dir: str | None) -> Iterator[Session]:
     """Open the store that a command is for, and close what was opened for it."""
-    from statem_dist.engine import Engine
-
-    settings = Settings.from_environment(os.environ, state_dir=state_dir)
-    engine = Engine(settings, store_url(settings), inline=settings.embedded, quick=True)
+    at = Session(Settings.from_environment(os.environ, state_dir=state_dir))
     try:
-        yield Session(settings, engine)
+        yield at
     finally:
-        engine.close()
+        if "engine" in vars(at):
+            at.engine.close()
+
+
+def usable_run_id(given: str) -> str:
+    """Return a run id of safe characters; if it is not as it was given, say so on stderr.
+
+    Raises:
+        Invalid: it has no usable character, or it is too long.
+    """
+    from statem_dist.engine import clean_run_id
+
+    cleaned = clean_run_id(given)
+    if cleaned != given:
+        print(f"Note: run id {given!r} is used as {cleaned!r}.", file=sys.stderr)
+    return cleaned
 
 
 def store_url(settings: Settings) -> str:
@@ -92,3 +134,26 @@ def store_url(settings: Settings) -> str:
     from statem_dist.embedded.server import ensure
 
     return ensure(settings.state_dir, idle_stop_seconds=settings.idle_stop_seconds).redis_url
+
+
+def _is_missing(place: Path) -> bool:
+    """Return whether nothing is at a path; where that cannot be seen, whoever opens it will say why."""
+    try:
+        place.lstat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+def variables_here(names: list[str] | None) -> dict[str, str]:
+    """Return the variables of this process that ``--pass-env`` names.
+
+    Raises:
+        Usage: one of them is not set.
+    """
+    missing = [name for name in names or () if name not in os.environ]
+    if missing:
+        raise Usage(f"--pass-env names variables that are not set here: {', '.join(missing)}.")
+    return {name: os.environ[name] for name in names or ()}

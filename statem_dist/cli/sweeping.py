@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from statem_dist.sweep.spec import Sweep
     from statem_dist.sweep.trials import Trial
 
+TROUBLES_MAX = 10
+"""Reasons that are told below the table; those of all trials are in the JSON."""
+
 
 def run(
     file: Annotated[Path, Argument(metavar="FILE", help="The sweep file.")],
@@ -90,9 +93,10 @@ def run(
         lambda planned: progress_on(sys.stderr, planned),
         os.environ,
     )
+    answer = _answer(report, exit_status=exit_status)
     if out is not None:
-        reports.write(report, out.absolute())
-    return _answer(report, exit_status=exit_status)
+        reports.write(answer.data, out.absolute())
+    return answer
 
 
 def _wanted(only: list[str] | None, found: Sweep) -> dict[str, list[str]]:
@@ -111,14 +115,14 @@ def _wanted(only: list[str] | None, found: Sweep) -> dict[str, list[str]]:
 
 def _answer(report: Report, *, exit_status: bool) -> Answer:
     from statem_dist.sweep.progress import described
-    from statem_dist.sweep.report import document, table
+    from statem_dist.sweep.report import document, table, troubles
 
     everything = report.total
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    data = document(report)
+    data = document(report, must_pass=exit_status)
 
     def as_text() -> str:
-        return "\n".join([table(report, columns=columns), *_troubles(report)])
+        return "\n".join([table(report, columns=columns), *troubles(report, TROUBLES_MAX)])
 
     if report.interrupted:
         waiting = f", {pending} not begun" if (pending := everything.states["pending"]) else ""
@@ -131,16 +135,3 @@ def _answer(report: Report, *, exit_status: bool) -> Answer:
         error = f"{missed} of {everything.planned} trials have not passed."
         return Answer(data, as_text, ExitCode.UNSUCCESSFUL, error)
     return Answer(data, as_text)
-
-
-TROUBLES_MAX = 10
-"""Trials whose trouble is told below the table; all of them are in the JSON."""
-
-
-def _troubles(report: Report) -> list[str]:
-    """Return a line for each of the first trials that could not be judged."""
-    troubled = [result for result in report.results if result.outcome == "error"]
-    lines = [f"{result.trial.run_id}: {result.reason}" for result in troubled[:TROUBLES_MAX]]
-    if len(troubled) > TROUBLES_MAX:
-        lines.append(f"and {len(troubled) - TROUBLES_MAX} more")
-    return lines

@@ -11,6 +11,7 @@ from statem_dist.protocol.graph import Checklist, Evidence, EvidenceTier, Manual
 from statem_dist.protocol.model import PlannedCheck, Transition
 from statem_dist.protocol.outcome import CheckResult, Outcome
 from statem_dist.protocol.progress import asks
+from statem_dist.protocol.stages import HOOK_PURPOSES
 
 
 def answer(planned: PlannedCheck, transition: Transition) -> CheckResult:
@@ -50,18 +51,25 @@ def question_of(planned: PlannedCheck) -> str:
 
 
 def confirmation(planned: PlannedCheck, transition: Transition, preface: str = "") -> CheckResult:
-    """Settle a question by what the caller confirmed when the transition was requested."""
+    """Settle a question by what the caller confirmed when the transition was requested.
+
+    Args:
+        planned: the check that asks.
+        transition: what was requested, and with which confirmations.
+        preface: why a check asks that is no question by its type; the output begins with it, however it is settled.
+    """
     by = transition.by
     text = question_of(planned)
     tier: EvidenceTier = "attestation" if isinstance(planned.check.do, Checklist) else "decision"
     if not planned.check.confirm:
-        outcome = Outcome(passed=True, reason="not_asked", output=text)
+        outcome = Outcome(passed=True, reason="not_asked", output=preface + text)
         return CheckResult(outcome=outcome, tier="attestation")
     if (reason := transition.confirmations.declined.get(planned.id)) is not None:
-        outcome = Outcome(passed=False, reason="rejected", output=reason or f"Declined: {text}")
+        outcome = Outcome(passed=False, reason="rejected", output=preface + (reason or f"Declined: {text}"))
         return CheckResult(outcome=outcome, tier=tier, by=by.id, role=by.role)
     if _covered(planned, transition):
-        outcome = Outcome(passed=True, reason="confirmed", output=text)
+        output = f"{preface}Confirmed by {by.id or 'the caller'}: {text}" if preface else text
+        outcome = Outcome(passed=True, reason="confirmed", output=output)
         return CheckResult(outcome=outcome, tier=tier, by=by.id, role=by.role)
     way = "confirm with --yes" if planned.check.by == "anyone" else "an operator decides: --on-manual wait"
     output = f"{preface}Not confirmed: {text} ({way})"
@@ -76,13 +84,14 @@ def _covered(planned: PlannedCheck, transition: Transition) -> bool:
 def evidence_of(planned: PlannedCheck, transition: Transition) -> EvidenceTier | None:
     """Return the tier of evidence that a check has given in a transition; None if it gave none.
 
-    Only what has passed and would have stopped the transition is evidence. What the caller confirmed itself is its
-    own word, whatever it was asked; and that evidence was demanded, or that something is missing, proves nothing.
+    Only a check that has passed and would have stopped the transition is evidence: a hook is run for its effect,
+    and that it worked says nothing about the work. What the caller confirmed itself is its own word, whatever it was
+    asked; and that evidence was demanded, or that something is missing, proves nothing.
     """
     result = transition.results.get(planned.id)
     if result is None or not result.passed or not planned.check.stops:
         return None
-    if isinstance(planned.check.do, Evidence | Unmet):
+    if planned.purpose in HOOK_PURPOSES or isinstance(planned.check.do, Evidence | Unmet):
         return None
     return "attestation" if result.outcome.reason == "confirmed" else result.tier
 

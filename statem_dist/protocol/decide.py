@@ -10,7 +10,7 @@ Import            the run does not exist                        Conflict
 Goto              no transition is open; the edge exists        TransitionInFlight; UnknownTarget; Conflict
 Resume, Save      no transition is open                         TransitionInFlight
 ClaimWork         the batch is owed and nobody has it           decides to nothing
-RecordOutcomes    the token is that of a live claim             decides to nothing
+RecordOutcomes    token and worker are those of a live claim    decides to nothing
 Decide            the check waits for a decision                Conflict; NotAuthorised
 ExpireDecision    the check has waited for too long             decides to nothing
 ReturnWork        the token is that of a live claim             decides to nothing
@@ -333,7 +333,7 @@ def _refuse_in_flight(run: Run) -> None:
     way = f"{transition.source} -> {transition.target}" if transition.kind == "goto" else transition.kind
     raise TransitionInFlight(
         f"Run {run.id!r} is in transition {transition.id} ({way}), begun by {transition.by.id or 'somebody'}.",
-        hint="Wait until it has settled, then look at the current node.",
+        hint="Wait until it has settled, then look at the current node; `statem-dist cancel` ends it instead.",
         details={
             "run_id": run.id,
             "current": run.node,
@@ -359,7 +359,7 @@ def _claim(run: Run, command: ClaimWork, now: int) -> list[Event]:
 
 def _record(run: Run, command: RecordOutcomes, now: int) -> list[Event]:
     claimed = _live_claim(run, command.transition, command.token)
-    if claimed is None:
+    if claimed is None or _claimant(claimed[0], command.token) != command.worker.id:
         return []
     transition, checks = claimed
     events: list[Event] = []
@@ -412,6 +412,11 @@ def _live_claim(run: Run, transition_id: str, token: int) -> tuple[Transition, t
         return None
     claim = transition.claim(token)
     return None if claim is None else (transition, claim.checks)
+
+
+def _claimant(transition: Transition, token: int) -> str | None:
+    claim = transition.claim(token)
+    return None if claim is None else claim.worker
 
 
 def _to_be_retried(planned: PlannedCheck, outcome: Outcome, tries: int) -> bool:
@@ -507,9 +512,13 @@ def _stopped(transition: Transition, stage: str, failures: tuple[PlannedCheck, .
 
 def _decide(run: Run, command: Decide, now: int) -> list[Event]:
     transition = run.transition
-    planned = transition.planned(command.check) if transition and transition.id == command.transition else None
-    if transition is None or planned is None:
-        raise _stale(run, command, "that transition is not the latest one of the run")
+    if transition is None or transition.id != command.transition:
+        latest = f", which is {transition.id}" if transition else ""
+        raise _stale(run, command, f"that transition is not the latest one of the run{latest}")
+    planned = transition.planned(command.check)
+    if planned is None:
+        listed = ", ".join(transition.awaiting) or "nothing"
+        raise _stale(run, command, f"the transition has no check of that id (waiting there: {listed})")
     if (result := transition.results.get(planned.id)) is not None:
         if result.by == command.by.id and result.passed == command.approved:
             return []
@@ -578,4 +587,4 @@ def _cancel(run: Run, command: Cancel, now: int) -> list[Event]:
             f"Transition {command.transition} of run {run.id!r} has committed; the run stands on {run.node!r}.",
             details={"run_id": run.id, "transition": command.transition, "current": run.node},
         )
-    return [TransitionSettled(now, transition.id, "cancelled", reason=command.reason)]
+    return [TransitionSettled(now, transition.id, "cancelled", reason=command.reason, by=command.by)]

@@ -168,13 +168,17 @@ class NodeEntered(Struct, frozen=True, tag_field="event", tag="node_entered", om
 
 
 class TransitionSettled(Struct, frozen=True, tag_field="event", tag="transition_settled", omit_defaults=True):
-    """A transition ended. ``stage`` names where it was stopped, or where a committed one failed afterwards."""
+    """A transition ended. ``stage`` names where it was stopped, or where a committed one failed afterwards.
+
+    ``by`` is who cancelled it; nobody for one that ended by itself.
+    """
 
     at: int
     transition: str
     outcome: Settlement
     stage: str | None = None
     reason: str | None = None
+    by: Actor = Actor()
 
 
 Event: TypeAlias = (

@@ -11,8 +11,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from statem_dist.runbook.problems import Problem
+    from statem_dist.runbook.problems import Problem, warnings_view
     from statem_dist.runbook.reader import (
+        CheckList,
         Format,
         Parsed,
         format_of,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from statem_dist.runbook.view import check_view, dynamic_view, edge_view, node_view, steps_view
 
 __all__ = [
+    "CheckList",
     "Format",
     "Parsed",
     "Problem",
@@ -39,6 +41,7 @@ __all__ = [
     "read_plain",
     "read_text",
     "steps_view",
+    "warnings_view",
 ]
 
 
@@ -46,5 +49,5 @@ def __getattr__(name: str) -> Any:
     """Import what is asked for when it is first asked for."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = "problems" if name == "Problem" else "view" if name.endswith("_view") else "reader"
+    home = "problems" if name in ("Problem", "warnings_view") else "view" if name.endswith("_view") else "reader"
     return getattr(import_module(f"{__name__}.{home}"), name)

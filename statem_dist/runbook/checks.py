@@ -76,11 +76,15 @@ class CheckReader:
     Args:
         problems: where problems go.
         allow_types: the check types that may be used; None allows all.
+        require_reason: whether every check has to say why it is there.
     """
 
-    def __init__(self, problems: Problems, *, allow_types: Collection[str] | None = None) -> None:
+    def __init__(
+        self, problems: Problems, *, allow_types: Collection[str] | None = None, require_reason: bool = False
+    ) -> None:
         self._problems = problems
         self._allow_types = allow_types
+        self._require_reason = require_reason
 
     def steps(self, value: Value | None, where: str, untyped: Untyped) -> Steps:
         """Return the steps of a list of checks in any form; nothing and null are an empty list."""
@@ -110,6 +114,7 @@ class CheckReader:
         match value:
             case Scalar(data=str() as sentence) if sentence.strip():
                 self._allow("manual", value.at, where)
+                self._look_for_reason(None, value.at, where)
                 return Check(Manual(sentence))
             case Mapping() if "parallel" not in value.entries:
                 return self._typed(Fields(value, where, self._problems), untyped)
@@ -134,7 +139,11 @@ class CheckReader:
             )
             return None
         self._allow(kind, fields.mapping.at, fields.label)
-        fields.only(KEYWORDS[kind], misplaced=f"a {kind} check does not take it", elsewhere=_ALL_KEYWORDS)
+        reason = fields.text("reason")
+        self._look_for_reason(reason, fields.mapping.at, fields.label)
+        fields.only(
+            KEYWORDS[kind], hint_for=lambda key: f"a {kind} check does not take it" if key in _ALL_KEYWORDS else ""
+        )
         if stated is None and not fields.mapping.entries.keys() & KEYWORDS[kind]:
             fields.wrong(f"{kind} requires text", hint="a sentence that contains ': ' must be quoted")
             return None
@@ -154,13 +163,17 @@ class CheckReader:
             idempotent=fields.flag("idempotent"),
             confirm=not (kind in ("manual", "checklist") and _confirmation_is_none(fields)),
             by=cast(DecidedBy, fields.choice("by", ("anyone", "operator"), "anyone")),
-            reason=fields.text("reason"),
+            reason=reason,
         )
 
     def _allow(self, kind: str, at: int, where: str) -> None:
         if self._allow_types is not None and kind not in self._allow_types:
             allowed = ", ".join(self._allow_types) or "none"
             self._problems.error(at, where, f"type '{kind}' is not allowed here", hint=f"allowed: {allowed}")
+
+    def _look_for_reason(self, reason: str | None, at: int, where: str) -> None:
+        if self._require_reason and not (reason or "").strip():
+            self._problems.error(at, where, "every dynamic check of this node needs a reason")
 
     def _work(self, kind: str, fields: Fields) -> Work:
         match kind:

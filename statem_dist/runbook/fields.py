@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from statem_dist.runbook.problems import Problems, Suggestion
 from statem_dist.runbook.tree import Mapping, Scalar, Sequence, Value, is_null
@@ -62,11 +62,16 @@ class Fields:
         """Note a problem of one keyword's value."""
         self._problems.error(self.mapping.entries[key].at, self.path(key), message, hint=hint, near=near)
 
-    def only(self, keywords: Collection[str], *, misplaced: str = "", elsewhere: Collection[str] = ()) -> None:
-        """Note every keyword that is not in ``keywords``; ``misplaced`` is the hint for one from ``elsewhere``."""
+    def only(self, keywords: Collection[str], *, hint_for: Callable[[str], str] = lambda keyword: "") -> None:
+        """Note every keyword that is not in ``keywords``.
+
+        Args:
+            keywords: those that this mapping may have.
+            hint_for: says what to do about a keyword that is known elsewhere; an empty text for any other.
+        """
         for key, at in self.mapping.key_at.items():
             if key in self.mapping.entries and key not in keywords:
-                hint = misplaced if key in elsewhere else ""
+                hint = hint_for(key)
                 self._problems.unknown_keyword(at, self.label, key, () if hint else keywords, hint=hint)
 
     def text(self, *keys: str) -> str | None:

@@ -30,6 +30,13 @@ _EDGE_BODY = ("condition", "hook", "max_attempts", "require_evidence")
 EDGE_KEYWORDS = (*_SOURCE_KEYS, *_TARGET_KEYS, *_EDGE_BODY)
 NEXT_KEYWORDS = (*_NEXT_TARGET_KEYS, *_EDGE_BODY)
 
+_EDGE_HINT = "it belongs on an edge, such as next: {to: x, max_attempts: 3}"
+_IGNORED = {
+    "multi_agent": "it is ignored here; in newer StateM 'required: true' is a gate, and nothing guards in its place",
+    "state_hooks": "it is ignored here; use in_hook and out_hook",
+}
+"""Keywords of newer StateM that this does not have, and what follows from that."""
+
 
 class _Reference(Struct, frozen=True):
     """A node name that was used, and where."""
@@ -58,7 +65,7 @@ class GraphReader:
             root = Mapping({}, {}, root.at)
             self._names_known = False
         fields = Fields(root, "", self._problems, label="root")
-        fields.only(ROOT_KEYWORDS)
+        fields.only(ROOT_KEYWORDS, hint_for=lambda key: _IGNORED.get(key, ""))
         self._read_nodes(fields)
         self._read_edges(fields)
         initial = self._initial(fields)
@@ -134,7 +141,7 @@ class GraphReader:
                 self._problems.error(value.at, label, "a node must be a mapping, a prompt or null")
 
     def _node_body(self, name: str, fields: Fields) -> Node:
-        fields.only(NODE_KEYWORDS)
+        fields.only(NODE_KEYWORDS, hint_for=lambda key: _EDGE_HINT if key in _EDGE_BODY else _IGNORED.get(key, ""))
         stated = fields.name("name")
         if stated is not None and stated != name:
             at = fields.mapping.entries["name"].at

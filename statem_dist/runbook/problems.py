@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from msgspec import Struct, to_builtins
@@ -134,10 +134,8 @@ class Problems:
         lines = [f"- {problem}" for problem in found]
         if self._left_out:
             lines.append(f"- and {self._left_out} more")
-        details: dict[str, Any] = {
-            "problems": to_builtins(found),
-            "warnings": to_builtins(_in_file_order([p for p in (*self._unknown, *self._warnings) if p not in found])),
-        }
+        beside = _in_file_order([each for each in (*self._unknown, *self._warnings) if each not in found])
+        details = {"problems": to_builtins(found), **warnings_view(beside)}
         return RunbookInvalid("\n".join(["Invalid spec:", *lines]), details=details)
 
 
@@ -155,6 +153,11 @@ class Suggestion(Struct, frozen=True):
         from difflib import get_close_matches
 
         return next(iter(get_close_matches(self.wrong, self.known, n=1, cutoff=0.75)), None)
+
+
+def warnings_view(warnings: Sequence[Problem]) -> dict[str, Any]:
+    """Return warnings as JSON shows them, beside errors or without any: as sentences, and taken apart."""
+    return {"warnings": [str(warning) for warning in warnings], "warning_details": to_builtins(warnings)}
 
 
 def _in_file_order(problems: list[Problem]) -> list[Problem]:

@@ -23,6 +23,13 @@ from statem_dist.runbook.problems import Problem, Problems
 Format: TypeAlias = Literal["yaml", "json"]
 
 
+class CheckList(Struct, frozen=True):
+    """Validated checks that came on their own, and what is doubtful about them."""
+
+    checks: tuple[Check, ...]
+    warnings: tuple[Problem, ...]
+
+
 class Parsed(Struct, frozen=True):
     """A validated runbook, what is doubtful about it, and the text that it was read from."""
 
@@ -72,7 +79,9 @@ def read_checks(
     format: Format = "json",
     default_type: Untyped = "manual",
     allow_types: Collection[str] | None = None,
-) -> tuple[Check, ...]:
+    require_reason: bool = False,
+    require_basis: bool = False,
+) -> CheckList:
     """Validate checks that came on their own, such as an agent's dynamic checks.
 
     Args:
@@ -81,20 +90,25 @@ def read_checks(
         format: the language of the text.
         default_type: what a check becomes whose keywords say nothing about its type.
         allow_types: the check types that may be used; None allows all.
+        require_reason: whether every check has to say why it is there.
+        require_basis: whether the mapping has to hold a ``basis`` with an ``implementation_summary``.
 
     Raises:
-        RunbookInvalid: the text holds no checks, or one of them is wrong or not allowed.
+        RunbookInvalid: the text holds no checks, one of them is wrong or not allowed, or something required is
+            missing; all of it is listed.
     """
     root, problems = _document(text, source, format)
-    where = "checks"
-    if isinstance(root, tree.Mapping):
-        root = root.entries.get("checks")
-    if not isinstance(root, tree.Sequence):
-        at = None if root is None else root.at
+    listed = root.entries.get("checks") if isinstance(root, tree.Mapping) else root
+    if not isinstance(listed, tree.Sequence):
+        at = None if listed is None else listed.at
         raise problems.fatal(at, "must be a list of checks, or a mapping with a list under 'checks'")
-    steps = CheckReader(problems, allow_types=allow_types).steps(root, where, default_type)
-    problems.settle(strict=False)
-    return tuple(check for step in steps for check in step)
+    if require_basis and not _has_basis(root):
+        message = "dynamic checks of this node need a basis with an implementation_summary"
+        problems.error(0, "basis", message, hint='{"basis": {"implementation_summary": "..."}, "checks": [...]}')
+    reader = CheckReader(problems, allow_types=allow_types, require_reason=require_reason)
+    steps = reader.steps(listed, "checks", default_type)
+    warnings = problems.settle(strict=False)
+    return CheckList(tuple(check for step in steps for check in step), warnings)
 
 
 def read_plain(text: str, *, source: str, format: Format = "yaml") -> Any:
@@ -138,6 +152,13 @@ def read_text(path: Path) -> str:
 def format_of(source: str) -> Format:
     """Return the language that the suffix of a file name stands for."""
     return "json" if PurePath(source).suffix.lower() == ".json" else "yaml"
+
+
+def _has_basis(root: tree.Value | None) -> bool:
+    """Return whether a document says what its checks are based on."""
+    basis = root.entries.get("basis") if isinstance(root, tree.Mapping) else None
+    summary = basis.entries.get("implementation_summary") if isinstance(basis, tree.Mapping) else None
+    return isinstance(summary, tree.Scalar) and isinstance(summary.data, str) and bool(summary.data.strip())
 
 
 _TOO_LARGE = f"is larger than {tree.BYTES_MAX:,} bytes, the limit for a runbook"

@@ -10,7 +10,25 @@ from typing import Any
 
 from msgspec import UNSET, to_builtins
 
-from statem_dist.protocol.graph import Check, Checklist, DynamicConfig, Edge, LlmReview, Node, Predicate, Retry, Steps
+from statem_dist.protocol.graph import (
+    Check,
+    Checklist,
+    Command,
+    DynamicConfig,
+    Edge,
+    Evidence,
+    LlmReview,
+    Manual,
+    Message,
+    Node,
+    Predicate,
+    Retry,
+    Steps,
+    Unmet,
+)
+
+TITLE_LENGTH_MAX = 100
+"""Characters of a check's title, where lists have one line for each check."""
 
 REVIEW_COMMAND = "$STATEM_LLM_REVIEW_CMD"
 """Shown as the command of a review that leaves its reviewer to the host."""
@@ -47,6 +65,36 @@ def check_view(check: Check) -> dict[str, Any]:
         "retry": None if check.retry == Retry() else to_builtins(check.retry),
     }
     return view | {name: value for name, value in optional.items() if value is not None}
+
+
+def check_text(check: Check) -> str:
+    """Return what a check asks for or runs, in full and in its own words; a checklist has a line for each item."""
+    match check.do:
+        case Checklist(items=items, text=text):
+            return "\n".join([*([text] if text else ()), *(f"- {item}" for item in items)])
+        case Predicate(path=path):
+            tests = {name: value for name, value in check_view(check).items() if name in _TESTS}
+            return " ".join([path, *(f"{name}={value!r}" for name, value in tests.items())])
+        case LlmReview(prompt=prompt):
+            return prompt.strip()
+        case Evidence(tier=tier):
+            return tier
+        case Command(run=run):
+            return run.strip()
+        case Manual(text=text) | Message(text=text) | Unmet(text=text):
+            return text.strip()
+
+
+def check_title(check: Check, length: int = TITLE_LENGTH_MAX) -> str:
+    """Return a check in one line of at most so many characters, its type not counted."""
+    separator = "; " if isinstance(check.do, Checklist) else " "
+    lines = (line.removeprefix("- ") for line in check_text(check).splitlines())
+    line = separator.join(" ".join(line.split()) for line in lines if line.strip())
+    line = line if len(line) <= length else line[: length - 1] + "…"
+    return f"{check.type}: {line}" if line else check.type
+
+
+_TESTS = frozenset({"exists", "non_empty", "contains", "not_contains", "matches", "json_path", "equals", "one_of"})
 
 
 def steps_view(steps: Steps) -> list[dict[str, Any]]:

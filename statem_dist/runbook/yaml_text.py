@@ -41,6 +41,11 @@ _HINTS = (
     ("could not find expected ':'", "a key needs a colon and a blank behind it"),
     ("cannot start any token", "a text that begins with a special character must be quoted"),
     ("unexpected end of stream", "a quotation mark or bracket is not closed"),
+    ("node content", "a value is missing, or a bracket is not closed"),
+    ("',' or", "a comma is missing, or a bracket is not closed"),
+    ("'-' indicator", "the items of a list begin in the same column, each with '- '"),
+    ("expected key", "the keywords of a mapping begin in the same column, each with a colon behind it"),
+    ("<block end>", "what belongs together begins in the same column"),
 )
 
 

@@ -120,4 +120,6 @@ def _code(error: ResponseError) -> str:
         "ReadOnlyError": "READONLY",
         "ExecAbortError": "EXECABORT",
     }
-    return known.get(type(error).__name__) or str(error).partition(" ")[0]
+    # In a pipeline redis-py puts the command before what the server said.
+    said = str(error).rpartition(" caused error: ")[2]
+    return known.get(type(error).__name__) or said.partition(" ")[0]

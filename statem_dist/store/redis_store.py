@@ -33,13 +33,16 @@ LOG_SECONDS = 7 * 24 * 3600
 """How long the longer output of a check is kept."""
 
 FAULTS = {
-    "OOM": "Redis is out of memory (maxmemory): give it more, or remove finished runs. Nothing was written.",
+    "OOM": "Redis is out of memory (maxmemory): give it more, or use another one for new runs. Nothing was written.",
     "MISCONF": "Redis cannot persist to disk and refuses writes: free its disk. Nothing was written.",
     "READONLY": "This Redis is a read-only replica: point STATEM_REDIS_URL to the primary.",
 }
 """Error replies that are the server's trouble and not ours, and what to do about each."""
 
-UNREACHABLE_HINT = "Check that Redis runs and that STATEM_REDIS_URL is right; `statem-dist doctor` shows more."
+PASSING = frozenset({"LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN"})
+"""Error replies that pass by themselves."""
+
+UNREACHABLE_HINT = "Check that Redis runs and that STATEM_REDIS_URL is right."
 
 STOPS_SECONDS = 7 * 24 * 3600
 """How long it is remembered that a session was told to go on: longer than a session lasts."""
@@ -74,10 +77,13 @@ class RedisStore:
     Args:
         client: how the server is spoken to.
         patience_seconds: how long an unreachable server is tried again before ``Unavailable`` is raised.
+        bears_faults: whether a server that refuses for want of memory or disk is borne with as long, too: for
+            whoever holds results that nobody else has.
     """
 
-    def __init__(self, client: Client, *, patience_seconds: float) -> None:
+    def __init__(self, client: Client, *, patience_seconds: float, bears_faults: bool = False) -> None:
         self.client = client
+        self._bears_faults = bears_faults
         self._patience_seconds = patience_seconds
         self._clock_offset_ms: int | None = None
 
@@ -258,20 +264,22 @@ class RedisStore:
         prepared = list(commands)
         return self._patiently(lambda: self.client.call_many(prepared))
 
+    def _waits_for(self, error: Unreachable | Refused) -> bool:
+        """Return whether an error may pass by itself while the caller has patience."""
+        if isinstance(error, Unreachable) or error.code in PASSING:
+            return True
+        return error.code in FAULTS and self._bears_faults
+
     def _patiently(self, ask: Callable[[], Answer]) -> Answer:
         deadline = time.monotonic() + self._patience_seconds
         pause = 0.01
         while True:
             try:
                 return ask()
-            except Unreachable as error:
-                if time.monotonic() + pause >= deadline:
+            except (Unreachable, Refused) as error:
+                worth_waiting = self._waits_for(error)
+                if not worth_waiting or time.monotonic() + pause >= deadline:
                     raise unavailable(error) from error
-            except Refused as refusal:
-                if refusal.code in FAULTS:
-                    raise unavailable(refusal) from refusal
-                if refusal.code != "LOADING" or time.monotonic() + pause >= deadline:
-                    raise
             time.sleep(pause)
             pause = min(2 * pause, PAUSE_SECONDS_MAX)
 

@@ -46,6 +46,8 @@ class Verdict(Struct, frozen=True):
     reason: str
 
 
+NOT_STARTED_HINT = '(it runs in the folder of its trial; name a file beside the sweep file as "$STATEM_SWEEP_DIR/FILE")'
+
 INTERRUPTED = Verdict("cancelled", "the sweep was stopped")
 
 
@@ -115,7 +117,13 @@ class Driver:
             state_dir=str(self.engine.settings.state_dir),
             queue=self.sweep.queue,
             # Checks in Python want the interpreter that has the sweep's packages, wherever their worker came from.
-            env={"STATEM_PYTHON": sys.executable, **self.sweep.env, **variables, "STATEM_TRIAL": str(trial.repetition)},
+            env={
+                "STATEM_PYTHON": sys.executable,
+                **self.sweep.env,
+                **variables,
+                "STATEM_TRIAL": str(trial.repetition),
+                "STATEM_SWEEP_DIR": str(self.sweep.folder),
+            },
         )
 
     def labels(self, trial: Trial) -> dict[str, str]:
@@ -269,7 +277,8 @@ def _judge(finished: Finished, agent: Agent, node: Node) -> Verdict | None:
         return Verdict("error", f"the agent command could not be run: {finished.text}")
     if finished.exit_code in CANNOT_EXECUTE:
         said = text_of(finished).strip().rpartition("\n")[2]
-        return Verdict("error", f"the agent command could not be started (exit {finished.exit_code}): {said}")
+        why = f"the agent command could not be started (exit {finished.exit_code}): {said}"
+        return Verdict("error", f"{why} {NOT_STARTED_HINT}")
     return None
 
 

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from statem_dist.files import write_whole
 from statem_dist.history import timestamp
-from statem_dist.sweep.results import SCORED, Row, State, TrialResult, total
+from statem_dist.sweep.results import SCORED, Outcome, Row, State, TrialResult, total
 from statem_dist.sweep.spec import Sweep
 
 SCHEMA = 1
@@ -28,6 +28,9 @@ PLAIN_COLUMNS = 10_000
 ALWAYS: tuple[State, ...] = ("failed", "stuck", "error")
 SOMETIMES: tuple[State, ...] = ("timeout", "cancelled", "running", "pending")
 """States that have a column only where there are such trials."""
+
+TROUBLED: tuple[Outcome, ...] = ("error", "stuck", "timeout")
+"""Outcomes whose reasons are told below the table, in this order."""
 
 
 class Report(Struct, frozen=True, kw_only=True):
@@ -48,16 +51,19 @@ class Report(Struct, frozen=True, kw_only=True):
         return total(self.rows, (self.ended_at - self.started_at) / 1000)
 
 
-def document(report: Report) -> dict[str, Any]:
+def document(report: Report, *, must_pass: bool = False) -> dict[str, Any]:
     """Return the report as JSON-ready data.
 
+    ``ok`` says that every trial was judged or, with ``must_pass``, that every trial has passed.
     ``counts`` has ``planned``, ``scored`` and every state; ``planned`` is the sum of the states. ``rows`` has the same
     per combination of the listed axes, ``trials`` an object per trial that has ended.
     """
     everything = report.total
     return {
         "schema": SCHEMA,
-        "ok": everything.states["error"] == 0 and not report.interrupted,
+        "ok": everything.states["error"] == 0
+        and not report.interrupted
+        and not (must_pass and everything.states["passed"] < everything.planned),
         "sweep": report.sweep_id,
         "name": report.sweep.name,
         "runbook": str(report.sweep.runbook_path),
@@ -102,9 +108,31 @@ def table(report: Report, *, columns: int | None) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines() if line.strip())
 
 
-def write(report: Report, path: Path) -> None:
+def troubles(report: Report, limit: int) -> list[str]:
+    """Return a line per reason for which trials could not be judged or came to no end, the commonest first.
+
+    Args:
+        limit: the most lines; one more tells how many trials are left out.
+    """
+    by_reason: dict[tuple[int, str], list[TrialResult]] = {}
+    for result in report.results:
+        if result.outcome in TROUBLED:
+            # Equal reasons differ in the trial's own folder at most.
+            reason = f"{result.outcome}: {result.reason.replace(str(result.trial.folder), '.')}"
+            by_reason.setdefault((TROUBLED.index(result.outcome), reason), []).append(result)
+    found = sorted(by_reason.items(), key=lambda each: (each[0][0], -len(each[1])))
+    lines = [
+        f"{results[0].trial.run_id if len(results) == 1 else f'{len(results)} trials'}: {reason}"
+        for (_, reason), results in found[:limit]
+    ]
+    if left := sum(len(results) for _, results in found[limit:]):
+        lines.append(f"and {left} more")
+    return lines
+
+
+def write(data: dict[str, Any], path: Path) -> None:
     """Write the JSON document of a report to a file, whole or not at all."""
-    text = json.dumps(document(report), ensure_ascii=False, allow_nan=False, indent=1)
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, indent=1)
     write_whole(path, text + "\n")
 
 

@@ -13,11 +13,12 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 from msgspec import Struct
 
 from statem_dist.checks.process import Supervisor
-from statem_dist.embedded import server
+from statem_dist.embedded import foreground, server
 from statem_dist.engine import Engine, new_run_id
 from statem_dist.follow import Deadline
 from statem_dist.protocol.progress import CHECKS_QUEUE
@@ -105,6 +106,8 @@ def run_sweep(
         pool = Pool(Driver(sweep, sweep_id, engine, agents, until, environ).drive, trials, concurrency)
         started_at = _now_ms()
         with _driving(pool, until, agents, engine), _showing(show(len(trials))) as shown:
+            kept = f"; its workspaces: {folder}" if options.keep else ""
+            shown.say(f"Sweep {sweep_id}{kept}")
             queue = sweep.queue or CHECKS_QUEUE
             if not settings.embedded and not engine.roster.serves(queue):
                 shown.say(f"No worker serves the queue {queue!r} yet; checks wait for one.")
@@ -142,13 +145,21 @@ def stop_signals() -> Iterator[StopNote]:
 
 
 def _open_store(settings: Settings, at_end: ExitStack) -> str:
-    """Return the URL of the state store; an embedded server that was started for it is stopped at the end."""
+    """Return the URL of the state store; an embedded server that was started for it is stopped at the end.
+
+    Unless an ``up`` has come meanwhile: then it belongs to that one.
+    """
     if settings.redis_url is not None:
         return settings.redis_url
     endpoint = server.ensure(settings.state_dir, idle_stop_seconds=settings.idle_stop_seconds)
     if endpoint.started:
-        at_end.callback(server.stop, settings.state_dir)
+        at_end.callback(_stop_unless_kept, settings.state_dir)
     return endpoint.redis_url
+
+
+def _stop_unless_kept(state_dir: Path) -> None:
+    if not foreground.is_kept(state_dir):
+        server.stop(state_dir)
 
 
 @contextmanager

@@ -30,6 +30,9 @@ TRIALS_MAX = 100_000
 RESERVED_AXES = frozenset({"sweep", "trial"})
 """Labels that every trial's run has anyway."""
 
+OWN_NAMES = frozenset({"STATEM_TRIAL", "STATEM_SWEEP_DIR"})
+"""Variables that the driver sets for agents and checks, whatever the sweep file says."""
+
 AGENT_TIMEOUT_SECONDS = 3600.0
 
 AxisName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$", max_length=100)]
@@ -94,10 +97,12 @@ class Sweep(Struct, frozen=True):
     """A validated sweep.
 
     ``listed`` names the axes whose values are listed in the file itself, the rows of its report. ``success`` names
-    the ends of the runbook that count as passed. ``runbook_path`` is absolute.
+    the ends of the runbook that count as passed. ``folder`` is that of the sweep file; it and ``runbook_path`` are
+    absolute.
     """
 
     name: str
+    folder: Path
     runbook_path: Path
     runbook: Parsed
     listed: tuple[str, ...]
@@ -123,6 +128,9 @@ def load_sweep(path: Path) -> Sweep:
     root = read_yaml(text, problems)
     if not isinstance(root, tree.Mapping):
         raise problems.fatal(None, "must be a mapping with 'runbook' and 'matrix'")
+    if "nodes" in root.entries and "runbook" not in root.entries:
+        hint = f"write a sweep file beside it that says `runbook: {path.name}`"
+        raise problems.fatal(None, "this is a runbook, not a sweep file", hint=hint)
     reader = _Reader(path, root, problems)
     return reader.sweep(reader.file())
 
@@ -164,6 +172,7 @@ class _Reader:
         self._problems.settle(strict=True)
         return Sweep(
             name=file.name or self._path.stem.removesuffix(".sweep"),
+            folder=self._path.absolute().parent,
             runbook_path=runbook_path,
             runbook=parsed,
             listed=tuple(name for name, axis in file.matrix.items() if isinstance(axis, list)),
@@ -262,7 +271,7 @@ class _Reader:
                         near=Suggestion(name, file.matrix),
                     )
         for name in file.env:
-            if name in RUN_NAMES or name in SECRET_NAMES or name in axis_of or name == "STATEM_TRIAL":
+            if name in RUN_NAMES or name in SECRET_NAMES or name in axis_of or name in OWN_NAMES:
                 self._error(("env", name), "is set by statem-dist itself or kept from commands")
 
     def _check_size(self, file: SweepFile, axes: Mapping[str, Sequence[str]]) -> None:

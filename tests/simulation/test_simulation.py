@@ -444,7 +444,9 @@ def _holds(run: Run, token: int) -> bool:
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for real."""
-    monkeypatch.setattr("statem_dist.coordinator.time", SimpleNamespace(sleep=lambda seconds: None))
+    monkeypatch.setattr(
+        "statem_dist.coordinator.time", SimpleNamespace(sleep=lambda seconds: None, monotonic=lambda: 0.0)
+    )
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

@@ -132,13 +132,20 @@ class Desk:
         assert self.apply(ClaimWork(transition=self.transition.id, check=wanted, worker=worker))
         return self.transition.token
 
-    def record(self, token: int, *outcomes: Outcome, claim_more: bool = False, jitter: float = 0.0) -> list[Event]:
+    def record(
+        self,
+        token: int,
+        *outcomes: Outcome,
+        worker: Worker = WORKER,
+        claim_more: bool = False,
+        jitter: float = 0.0,
+    ) -> list[Event]:
         """Report outcomes of a claim."""
         return self.apply(
             RecordOutcomes(
                 transition=self.transition.id,
                 token=token,
-                worker=WORKER,
+                worker=worker,
                 outcomes=outcomes,
                 jitter=jitter,
                 claim_more=claim_more,

@@ -164,7 +164,7 @@ class Site:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The pauses between tries, which are noted down and not made."""
     made: list[float] = []
-    monkeypatch.setattr("statem_dist.coordinator.time", SimpleNamespace(sleep=made.append))
+    monkeypatch.setattr("statem_dist.coordinator.time", SimpleNamespace(sleep=made.append, monotonic=lambda: 0.0))
     return made
 
 

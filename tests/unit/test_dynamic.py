@@ -11,7 +11,16 @@ import pytest
 from msgspec.structs import replace
 
 from statem_dist import dynamic
-from statem_dist.dynamic import CONFIRM_ID, STILL_CURRENT, Registration, config_of, register, registrations, snapshot
+from statem_dist.dynamic import (
+    CONFIRM_ID,
+    STILL_CURRENT,
+    Registration,
+    config_of,
+    read,
+    register,
+    registrations,
+    snapshot,
+)
 from statem_dist.errors import RunbookInvalid
 from statem_dist.places import entry_folder
 from statem_dist.protocol.commands import Goto
@@ -44,7 +53,7 @@ class Site:
         """Register a document."""
         source = self.folder / "checks.json"
         source.write_text(json.dumps(document))
-        return register(self.store, self.run, config, source, by, EPOCH + 5)
+        return register(self.store, self.run, read(source, config).checks, by, EPOCH + 5)
 
     def drop(self, text: str, agent: str = "dropper") -> Path:
         """Drop a file into the folder of the entry."""
@@ -112,7 +121,7 @@ def test_yaml_is_read_by_its_suffix(site: Site) -> None:
     """What does not end in ``.json`` is YAML."""
     source = site.folder / "checks.yaml"
     source.write_text("checks:\n  - run: make test\n  - A person has looked.\n")
-    assert len(register(site.store, site.run, ANYTHING, source, IMPLEMENTER, EPOCH).checks) == 2
+    assert len(read(source, ANYTHING).checks) == 2
 
 
 @pytest.mark.parametrize(
@@ -122,7 +131,9 @@ def test_yaml_is_read_by_its_suffix(site: Site) -> None:
         (ANYTHING, "one", "must be a list of checks"),
         (ANYTHING, [{"type": "prophecy"}], "unsupported type 'prophecy'"),
         (DynamicConfig(allow_types=("command",)), ["look"], "type 'manual' is not allowed here"),
-        (DynamicConfig(require_reason=True), [TEST | {"reason": "why"}, TEST], r"without one: checks\[1\]"),
+        (DynamicConfig(require_reason=True), [TEST | {"reason": "why"}, TEST], r"checks\[1\]: .* needs a reason"),
+        (DynamicConfig(require_reason=True), ["Look."], r"checks\[0\]: .* needs a reason"),
+        (DynamicConfig(require_reason=True), [TEST | {"reason": " "}], r"checks\[0\]: .* needs a reason"),
         (DynamicConfig(require_basis=True), [TEST], "implementation_summary"),
         (DynamicConfig(require_basis=True), {"checks": [TEST], "basis": {}}, "implementation_summary"),
         (
@@ -141,6 +152,24 @@ def test_what_the_node_does_not_accept_is_not_registered(
         site.write(document, config=config)
     assert "checks.json" in caught.value.message
     assert site.found() == [earlier]
+
+
+def test_all_that_a_file_lacks_is_said_at_once(site: Site) -> None:
+    """A missing basis, missing reasons and a type that is not allowed are one refusal, in the order of the file."""
+    strict = DynamicConfig(require_reason=True, require_basis=True, allow_types=("command",))
+    with pytest.raises(RunbookInvalid) as caught:
+        site.write([TEST, {"text": "Look.", "reason": "why"}], config=strict)
+    assert [problem["field"] for problem in caught.value.details["problems"]] == ["basis", "checks[0]", "checks[1]"]
+
+
+def test_unknown_keywords_are_warnings(site: Site) -> None:
+    """As in a runbook: the checks are taken, and what is ignored is told with its place and the likely word."""
+    source = site.folder / "checks.json"
+    source.write_text('[{"run": "true", "timeot": 5}]')
+    found = read(source, ANYTHING)
+    assert len(found.checks) == 1
+    (warning,) = found.warnings
+    assert str(warning) == f"{source}:1:18: checks[0]: unknown keyword 'timeot'; did you mean 'timeout'?"
 
 
 def test_what_the_node_requires_is_accepted(site: Site) -> None:

@@ -36,7 +36,7 @@ def test_the_comments_show_every_type_of_check() -> None:
     """What is commented out at the end can be copied into a list of checks as it stands."""
     _, _, gallery = STARTER.read_text(encoding="utf-8").partition("# Every type of check")
     copied = re.findall(r"^#   (.*)$", gallery, re.MULTILINE)
-    checks = read_checks("\n".join(copied), source="gallery", format="yaml")
+    checks = read_checks("\n".join(copied), source="gallery", format="yaml").checks
     assert {check.type for check in checks} == set(CHECK_TYPES)
 
 

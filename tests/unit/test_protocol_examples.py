@@ -502,10 +502,12 @@ def test_a_late_result_is_refused() -> None:
     late = desk.claim()
     desk.apply(ExpireClaim(transition=desk.transition.id, token=late))
     assert desk.record(late, FAILED) == []
-    second = desk.claim(worker=Worker("other", (CHECKS_QUEUE,)))
+    other = Worker("other", (CHECKS_QUEUE,))
+    second = desk.claim(worker=other)
     assert second > late
     assert desk.record(late, FAILED) == []
-    desk.record(second, PASSED)
+    assert desk.record(second, FAILED) == [], "the token of somebody else does not help"
+    desk.record(second, PASSED, worker=other)
     assert desk.record(late, FAILED) == []
     assert desk.run.node == "b"
 

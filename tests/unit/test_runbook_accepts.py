@@ -245,9 +245,10 @@ def test_a_json_file_is_read_by_its_suffix(tmp_path: Path) -> None:
 def test_checks_may_come_on_their_own() -> None:
     """A bare list, or one under the keyword checks, is read by the rules of a runbook."""
     expected = (Check(Manual("Look.")), Check(Command("make")))
-    assert read_checks('["Look.", {"run": "make"}]', source="c.json") == expected
-    assert read_checks("checks: [Look., {run: make}]\nbasis: {x: 1}", source="c.yaml", format="yaml") == expected
-    assert read_checks("[]", source="c.json") == ()
+    assert read_checks('["Look.", {"run": "make"}]', source="c.json").checks == expected
+    listed = "checks: [Look., {run: make}]\nbasis: {x: 1}"
+    assert read_checks(listed, source="c.yaml", format="yaml").checks == expected
+    assert read_checks("[]", source="c.json").checks == ()
 
 
 def test_other_files_are_read_by_the_same_rules() -> None:

@@ -187,7 +187,7 @@ def test_unknown_keywords_are_warnings() -> None:
     assert [str(warning) for warning in warnings][:3] == [
         "typo.yaml:2:1: root: unknown keyword 'inital'; did you mean 'initial'?",
         "typo.yaml:5:5: node 'draft': unknown keyword 'promt'; did you mean 'prompt'?",
-        "typo.yaml:6:5: node 'draft': unknown keyword 'state_hooks'",
+        "typo.yaml:6:5: node 'draft': unknown keyword 'state_hooks'; it is ignored here; use in_hook and out_hook",
     ]
 
 
@@ -196,7 +196,7 @@ def test_strict_refuses_unknown_and_misplaced_keywords_at_every_level() -> None:
     assert [line.removeprefix("- loop.yaml:").split(": ", 1)[1] for line in lines(UNKNOWN, strict=True)] == [
         "root: unknown keyword 'inital'; did you mean 'initial'?",
         "node 'draft': unknown keyword 'promt'; did you mean 'prompt'?",
-        "node 'draft': unknown keyword 'state_hooks'",
+        "node 'draft': unknown keyword 'state_hooks'; it is ignored here; use in_hook and out_hook",
         "nodes.draft.before_transfer[0]: unknown keyword 'exsits'; did you mean 'exists'?",
         "nodes.draft.before_transfer[1]: unknown keyword 'path'; a command check does not take it",
         "nodes.draft.before_transfer[1].retry: unknown keyword 'jiter'; did you mean 'jitter'?",
@@ -212,7 +212,24 @@ def test_strict_reports_unknown_keywords_first_and_alone() -> None:
     assert lines(text, strict=True) == ["- loop.yaml:1:1: root: unknown keyword 'noodles'; did you mean 'nodes'?"]
     error = refusal(text)
     assert "Spec must define at least one node" in str(error)
-    assert error.details["warnings"][0]["message"] == "unknown keyword 'noodles'"
+    assert error.details["warnings"] == ["loop.yaml:1:1: root: unknown keyword 'noodles'; did you mean 'nodes'?"]
+    assert error.details["warning_details"][0]["message"] == "unknown keyword 'noodles'"
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("nodes: {a: {next: b, max_attempts: 3}, b: }", "belongs on an edge, such as next: {to: x, max_attempts: 3}"),
+        ("nodes: {a: {multi_agent: {required: true}}}", "nothing guards in its place"),
+        ("multi_agent: {required: true}\nnodes: [a]", "nothing guards in its place"),
+        ("state_hooks: []\nnodes: [a]", "use in_hook and out_hook"),
+    ],
+)
+def test_a_keyword_from_elsewhere_is_told_where_it_belongs(text: str, hint: str) -> None:
+    """A keyword of an edge on a node, and one of newer StateM, is a warning that says what follows from it."""
+    (warning,) = parse(text, source="loop.yaml").warnings
+    assert warning.message.startswith("unknown keyword ")
+    assert hint in warning.hint
 
 
 def test_a_flood_of_problems_is_cut() -> None:

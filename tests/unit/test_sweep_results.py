@@ -166,9 +166,9 @@ def test_a_file_is_written_whole_or_not_at_all(report: Report, tmp_path: Path, m
     with monkeypatch.context() as patched:
         patched.setattr("os.fsync", full_disk)
         with pytest.raises(OSError, match="No space left"):
-            write(report, path)
+            write(document(report), path)
     assert [entry.name for entry in folder.iterdir()] == ["results.json"]
     assert path.read_text() == "old"
-    write(report, path)
+    write(document(report), path)
     assert json.loads(path.read_text()) == document(report)
     assert [entry.name for entry in folder.iterdir()] == ["results.json"]

@@ -37,10 +37,14 @@ class BoundedIntake(bootsteps.StartStopStep):
     def __init__(self, consumer: Any, **options: Any) -> None:
         super().__init__(consumer, **options)
         self._taken: list[Any] = []
+        self._away = False
         signals.task_received.connect(self._note, weak=False)
 
     def start(self, consumer: Any) -> None:
         """Bound the intake of the consumer's channel; called again after each reconnection."""
+        if self._away:
+            self._away = False
+            logger.info("the broker is back")
         channel = consumer.task_consumer.channel
         within_prefetch = channel.qos.can_consume
         held_max = consumer.pool.num_processes + LOOK_AHEAD
@@ -55,6 +59,9 @@ class BoundedIntake(bootsteps.StartStopStep):
     def stop(self, consumer: Any) -> None:
         """Hand back what was taken and not begun, when the worker stops; called at each reconnection too."""
         if state.should_stop is None:
+            if not self._away:
+                self._away = True
+                logger.warning("the broker %s is away; trying until it is back", consumer.conninfo.as_uri())
             return
         # A request for one more message may wait in the server. Left there, it would be given the very message that
         # is handed back next, and nobody would ever read it.
@@ -88,7 +95,6 @@ def _hand_back(app: Any, requests: list[Any]) -> None:
                 content_encoding=request.content_encoding,
                 correlation_id=request.correlation_id,
             )
-    logger.info("handed %d unbegun messages back", len(requests))
 
 
 def _dropping_nonsense(read: Callable[[], object], consumer: Any) -> Callable[[], object]:

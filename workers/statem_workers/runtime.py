@@ -55,7 +55,7 @@ class Runtime:
 
     def __init__(self, options: WorkerOptions, settings: Settings) -> None:
         self.pid = os.getpid()
-        store = RedisStore(client_for(store_url(settings)), patience_seconds=PATIENCE_SECONDS)
+        store = RedisStore(client_for(store_url(settings)), patience_seconds=PATIENCE_SECONDS, bears_faults=True)
         renewals = RedisStore(
             client_for(store_url(settings)), patience_seconds=settings.lease_seconds / (2 * RENEWALS_PER_LEASE)
         )
@@ -69,7 +69,7 @@ class Runtime:
             coordinator=self.coordinator,
             worker=Worker(id=this_process("worker"), queues=options.queues),
             supervisor=self.supervisor,
-            leases=LeaseKeeper(renewals, settings.lease_seconds),
+            leases=LeaseKeeper(renewals, settings.lease_seconds, settings.kill_grace_seconds),
             environment=environment,
             settings=settings,
         )

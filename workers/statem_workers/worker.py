@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from celery import signals
-from celery.exceptions import SecurityWarning
+from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
 
 from statem_dist import __version__
 from statem_dist.errors import Unavailable, Usage
@@ -24,7 +24,7 @@ from statem_dist.settings import Settings
 from statem_dist.store.client import client_for
 from statem_dist.store.redis_store import RedisStore
 from statem_workers.app import broker_url_for, make_app
-from statem_workers.intake import BoundedIntake
+from statem_workers.intake import BoundedIntake, handed_back
 from statem_workers.runtime import WorkerOptions, configure, runtime, store_url
 
 POOLS = ("threads", "prefork", "solo")
@@ -32,6 +32,9 @@ POOLS = ("threads", "prefork", "solo")
 
 CHILD_STOP = signal.SIGUSR2
 """What a child of the prefork pool is told to stop with: its pool only waits, and would do so for ever."""
+
+BROKER_AWAY = ("consumer: Connection to broker lost", "consumer: Cannot connect to")
+"""How Celery's many lines about a broker that is away begin."""
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 
@@ -51,6 +54,11 @@ def run_worker(options: WorkerOptions, settings: Settings) -> int:
     # Celery tells of every message; what users follow is told by the executor.
     for noisy in ("celery.worker.strategy", "celery.app.trace", "celery.apps.worker"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    # That the broker is away, and back, is told by the intake, in a line each.
+    logging.getLogger("celery.worker.consumer.connection").setLevel(logging.WARNING)
+    consumer_log = logging.getLogger("celery.worker.consumer.consumer")
+    consumer_log.setLevel(logging.WARNING)
+    consumer_log.addFilter(lambda record: not record.getMessage().startswith(BROKER_AWAY))
     # Celery warns root because of pickled tasks; this application accepts JSON alone.
     warnings.simplefilter("ignore", SecurityWarning)
     app = make_app(settings.broker_url or broker_url_for(store_url(settings)), options.queues, events=options.events)
@@ -61,6 +69,8 @@ def run_worker(options: WorkerOptions, settings: Settings) -> int:
     reaper = Reaper(runtime().coordinator)
 
     def ready(**_: Any) -> None:
+        # At a loss of the broker Celery warns of a default of its next version. Its logging has just asked to see that.
+        warnings.simplefilter("ignore", CPendingDeprecationWarning)
         presence.start()
         reaper.start()
         logger.info("ready: queues %s, %d slots (%s)", ", ".join(options.queues), options.concurrency, options.pool)
@@ -91,6 +101,7 @@ def run_worker(options: WorkerOptions, settings: Settings) -> int:
         quiet=True,
     )
     worker.start()
+    logger.info("stopped; %d messages handed back", len(handed_back))
     return int(worker.exitcode or 0)
 
 
@@ -128,11 +139,18 @@ class Presence:
             logger.warning("%s", error.message)
 
     def _announce(self) -> None:
+        away = False
         while not self._closed.wait(ANNOUNCE_SECONDS):
             try:
                 self._roster.announce(self._card)
             except Unavailable as error:
-                logger.warning("%s", error.message)
+                if not away:
+                    logger.warning("%s", error.message)
+                away = True
+            else:
+                if away:
+                    logger.info("the state store is back")
+                away = False
 
 
 def _children(worker: Any) -> list[int]:
