@@ -41,6 +41,30 @@ class NoDispatch:
         """Do nothing."""
 
 
+class DispatchOthers:
+    """For whoever executes the work of some queues: only that of the others is sent.
+
+    Args:
+        dispatcher: sends it.
+        own: the queues whose work is not sent.
+    """
+
+    def __init__(self, dispatcher: Dispatcher, own: Sequence[str]) -> None:
+        self._dispatcher = dispatcher
+        self._own = frozenset(own)
+
+    def pushes(self, batches: Sequence[Batch]) -> tuple[Push, ...]:
+        """Return the messages about the work of others."""
+        return self._dispatcher.pushes(self._others(batches))
+
+    def send(self, batches: Sequence[Batch]) -> None:
+        """Send the messages about the work of others."""
+        self._dispatcher.send(self._others(batches))
+
+    def _others(self, batches: Sequence[Batch]) -> list[Batch]:
+        return [batch for batch in batches if batch.queue not in self._own]
+
+
 class PushWithCommit:
     """Messages travel in the commit script, into the lists that Celery workers on the same Redis consume."""
 

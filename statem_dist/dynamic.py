@@ -2,7 +2,8 @@
 
 A registration belongs to one entry and one agent id; registering again replaces it. It is kept in the store. Where
 the state directory is local, a file ``checks.AGENT.json`` that somebody drops into the entry's folder counts as
-well, and stands in for what that agent has registered: it is the newer word, because registering removes it.
+well, and stands in for what that agent has registered: it is the newer word, because registering removes it. A file
+that was seen once and is gone without being replaced blocks: nobody gets rid of a check by deleting its file.
 
 A transition takes a snapshot when it opens. Whatever is wrong with a registration then (it cannot be read, it uses
 a type that the node does not allow, there are too few) is a condition that is unmet, not a crash.
@@ -29,6 +30,10 @@ from statem_dist.store.base import Store
 CONFIRM_ID = "dynamic_before_transfer.0"
 """Plan id of the question that ``stale_policy: require_confirmation`` asks before the registered checks."""
 
+SEEN = "\0"
+"""What the field of the store begins with that says when a file of an agent, named after it, was written. No agent id
+begins like this: neither an argument nor an environment variable can hold it."""
+
 STILL_CURRENT = "The dynamic checks of this entry are still current."
 
 
@@ -46,7 +51,7 @@ class Registration(Struct, frozen=True, omit_defaults=True):
 
 def file_for(run: Run, agent_id: str) -> Path:
     """Return the file by which an agent may drop checks for the current entry."""
-    return entry_folder(run) / f"checks.{re.sub(r'[^A-Za-z0-9._-]+', '-', agent_id)}.json"
+    return entry_folder(run) / _file_name(agent_id)
 
 
 def config_of(run: Run, runbook: Runbook) -> DynamicConfig | None:
@@ -81,19 +86,39 @@ def register(store: Store, run: Run, checks: Sequence[Check], by: Actor, now: in
     origin = Origin(agent_id=by.id, role=by.role, at=now)
     registration = Registration(origin=origin, checks=tuple(checks))
     store.save_dynamic(run.id, run.entry_id, by.id, msgspec.json.encode(registration))
-    file_for(run, by.id).unlink(missing_ok=True)
+    file = file_for(run, by.id)
+    file.unlink(missing_ok=True)
+    if SEEN + file.name in store.dynamic(run.id, run.entry_id):
+        # Replaced, not vanished, whatever the clocks of the file and of the store say.
+        store.save_dynamic(run.id, run.entry_id, SEEN + file.name, b"0")
     return registration
 
 
 def registrations(store: Store, run: Run, config: DynamicConfig) -> list[Registration]:
-    """Return what is registered for the current entry, by agent id, dropped files included."""
-    found = {
-        agent: msgspec.json.decode(document, type=Registration)
-        for agent, document in store.dynamic(run.id, run.entry_id).items()
-    }
-    for path in sorted(entry_folder(run).glob("checks.*.json")):
-        dropped = _dropped(path, config)
+    """Return what is registered for the current entry, by agent id, dropped files included.
+
+    Which usable files were there is kept in the store: what is seen here must not just vanish. One that never was of
+    use may be taken away.
+    """
+    kept = store.dynamic(run.id, run.entry_id)
+    stored = {agent: _stored(agent, document) for agent, document in kept.items() if not agent.startswith(SEEN)}
+    seen = {name.removeprefix(SEEN): int(written) for name, written in kept.items() if name.startswith(SEEN)}
+    owners = {_file_name(agent): agent for agent in stored}
+    found = dict(stored)
+    paths = {path.name: path for path in sorted(entry_folder(run).glob("checks.*.json"))}
+    for name, path in paths.items():
+        agent = owners.get(name) or _agent_of(name)
+        dropped = _dropped(path, config, agent)
+        author = dropped.origin.agent_id
+        if author != agent and (author in found or _file_name(author) in paths):
+            dropped = _impostor(dropped, agent)
         found[dropped.origin.agent_id] = dropped
+        if not dropped.error and seen.get(name) != dropped.origin.at:
+            store.save_dynamic(run.id, run.entry_id, SEEN + name, str(dropped.origin.at).encode())
+    for name, written in seen.items():
+        agent = owners.get(name) or _agent_of(name)
+        if name not in paths and (agent not in stored or stored[agent].origin.at < written):
+            found[agent] = _vanished(agent, entry_folder(run) / name, written)
     return [found[agent] for agent in sorted(found)]
 
 
@@ -111,12 +136,9 @@ def snapshot(
     producers = tuple(each.origin for each in registered)
     checks = tuple(DynamicCheck(check, each.origin) for each in registered for check in each.checks)
     problems = [each.error for each in registered if each.error]
-    if config.required and not registered:
-        problems.append("This node requires dynamic checks, and none are registered for this entry.")
-    if len(checks) < config.min_items:
-        problems.append(f"This node requires at least {config.min_items} dynamic checks; {len(checks)} are registered.")
+    if lacking := _lacking(config, registered, len(checks)):
+        problems += [*lacking, "They are registered with: statem-dist dynamic write FILE"]
     if problems:
-        problems.append("They are registered with: statem-dist dynamic write FILE")
         checks = (DynamicCheck(Check(do=Unmet(" ".join(problems)))),)
     if config.stale_policy == "none":
         return DynamicFacts(producers, checks)
@@ -124,6 +146,16 @@ def snapshot(
     declined = CONFIRM_ID in confirmations.declined
     counted = confirmations.cover(CONFIRM_ID) or (on_manual == "wait" and not declined)
     return DynamicFacts(producers, (question, *checks) if counted else (question,))
+
+
+def _lacking(config: DynamicConfig, registered: Sequence[Registration], count: int) -> list[str]:
+    """Return what is missing of the checks that a node requires, in sentences."""
+    lacking = []
+    if config.required and not registered:
+        lacking.append("This node requires dynamic checks, and none are registered for this entry.")
+    if count < config.min_items:
+        lacking.append(f"This node requires at least {config.min_items} dynamic checks; {count} are registered.")
+    return lacking
 
 
 def origin_view(origin: Origin) -> dict[str, Any]:
@@ -142,9 +174,40 @@ def registration_view(run: Run, registration: Registration) -> dict[str, Any]:
     return view | ({"error": registration.error} if registration.error else {})
 
 
-def _dropped(path: Path, config: DynamicConfig) -> Registration:
-    """Return what a dropped file registers, or why it cannot be used."""
-    origin = Origin(agent_id=path.name.removeprefix("checks.").removesuffix(".json"), at=_written_at(path))
+def _file_name(agent_id: str) -> str:
+    return f"checks.{re.sub(r'[^A-Za-z0-9._-]+', '-', agent_id)}.json"
+
+
+def _agent_of(file_name: str) -> str:
+    """Return the agent that the name of a dropped file says."""
+    return file_name.removeprefix("checks.").removesuffix(".json")
+
+
+def _stored(agent: str, document: bytes) -> Registration:
+    """Return a registration as it is kept, or why it cannot be used."""
+    try:
+        return msgspec.json.decode(document, type=Registration)
+    except msgspec.DecodeError as error:
+        text = f"What {agent} has registered cannot be read ({error}); it has to register again."
+        return Registration(Origin(agent_id=agent), error=text)
+
+
+def _impostor(dropped: Registration, agent: str) -> Registration:
+    """Return what a dropped file is worth that speaks for an agent who has spoken for itself."""
+    author = dropped.origin.agent_id
+    text = f"{dropped.path} names {author} as its producer, who has registered checks; only {author} may replace them."
+    return Registration(Origin(agent_id=agent, at=dropped.origin.at), path=dropped.path, error=text)
+
+
+def _vanished(agent: str, path: Path, written: int) -> Registration:
+    """Return what is left of a dropped file that is gone."""
+    text = f"{path} was dropped by {agent} and has vanished; put it back, or register checks as {agent} in its place."
+    return Registration(Origin(agent_id=agent, at=written), path=str(path), error=text)
+
+
+def _dropped(path: Path, config: DynamicConfig, agent: str) -> Registration:
+    """Return what a dropped file registers, or why it cannot be used; ``agent`` is whom its name says."""
+    origin = Origin(agent_id=agent, at=_written_at(path))
     try:
         text = read_text(path)
         origin = _declared_origin(text, path, origin)

@@ -11,23 +11,24 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from statem_dist.coordinator import Applied, Coordinator
+from statem_dist.deadline import NEVER, Deadline
 from statem_dist.decisions import Decision, decisions_of
 from statem_dist.dispatch import Dispatcher, PushWithCommit
 from statem_dist.errors import Conflict, Invalid, NotFound, Unavailable
-from statem_dist.follow import Deadline, Follower, OnEvent, Settled, is_abandoned
+from statem_dist.follow import Follower, OnEvent, Settled, is_abandoned, lost_claims, queues_of_work
 from statem_dist.leases import RENEWALS_PER_LEASE
 from statem_dist.protocol.answers import question_of
 from statem_dist.protocol.commands import Cancel, Command, Decide, ExpireDecision, Goto, Resume, Save, Start
 from statem_dist.protocol.graph import LlmReview, Runbook
 from statem_dist.protocol.model import Actor, Confirmations, DynamicFacts, OnManual, Place, Run, Transition
 from statem_dist.protocol.plan import plan_goto
-from statem_dist.protocol.progress import CHECKS_QUEUE, asks, pending, waits_for_people
+from statem_dist.protocol.progress import CHECKS_QUEUE, REVIEWS_QUEUE, asks, pending, waits_for_people
 from statem_dist.roster import Roster
 from statem_dist.settings import Settings
 from statem_dist.store.base import Snapshot
@@ -52,10 +53,11 @@ OnWaiting = Callable[[str], None]
 OnLeftover = Callable[[Transition], None]
 """Called with the transition that a caller has left, before it is finished."""
 
+OnUnreadable = Callable[[str, Exception], None]
+"""Called with the id of a stored run that cannot be read, and why."""
+
 OUTAGE_SECONDS = 60.0
 """How long a caller that waits for a transition bears a store that is away."""
-
-NEVER = Deadline()
 
 NOTHING_CONFIRMED = Confirmations()
 
@@ -110,10 +112,11 @@ class Engine:
         self.roster = Roster(self.store)
         self.watcher = Watcher(self.store.client)
         self._inline = inline
-        self._inline_workers: dict[str | None, InlineWorker] = {}
+        self._inline_workers: dict[tuple[str, ...], InlineWorker] = {}
         self._inline_lock = threading.Lock()
         self._environ = dict(os.environ if environ is None else environ)
-        self._coordinator = Coordinator(self.store, dispatcher_for(settings, redis_url), settings)
+        self._dispatcher = dispatcher_for(settings, redis_url)
+        self._coordinator = Coordinator(self.store, self._dispatcher, settings)
         self._runbooks: dict[str, Runbook] = {}
 
     def close(self) -> None:
@@ -235,8 +238,8 @@ class Engine:
     ) -> Settled:
         """Attempt the transition to a target, and wait until it has settled or time is up.
 
-        Without ``wait`` it is left to workers, present or to come, and returned as it is then. A transition to the
-        same target that a killed caller has left is finished instead of beginning another.
+        Without ``wait`` it is left to workers, present or to come, and returned as it is then. What a killed caller
+        has left is finished first; if that was the same request, or has reached the target, it is the answer.
 
         Raises:
             UnknownTarget: there is no such edge.
@@ -246,7 +249,14 @@ class Engine:
         run = seen.run
         left = self._settle_leftover(seen, deadline) if wait else None
         if left is not None and left.transition.kind == "goto" and left.transition.target == target:
-            return left
+            transition = left.transition
+            asked_the_same = (transition.by, transition.confirmations, transition.on_manual) == (
+                by,
+                confirmations,
+                on_manual,
+            )
+            if asked_the_same or transition.outcome == "committed":
+                return left
         inline = self._inline_worker(run.place.queue) if wait else None
         found = self._dynamic_facts(run, confirmations, on_manual)
         if found is not None:
@@ -348,14 +358,30 @@ class Engine:
         assert applied.run.transition is not None
         return Settled(run=applied.run, transition=applied.run.transition)
 
-    def decisions(self, limit: int) -> list[Decision]:
-        """Return what waits for somebody's decision, the runs that began last first."""
-        found: list[Decision] = []
-        for run_id in self.store.run_ids("waiting", limit):
-            snapshot = self.store.load(run_id)
+    def listed(self, status: str | None, limit: int, on_unreadable: OnUnreadable) -> Iterator[Snapshot]:
+        """Yield runs, newest first; one that was removed meanwhile is left out.
+
+        Args:
+            status: only runs of this status; None for all.
+            limit: how many at most.
+            on_unreadable: told of each run that cannot be read, for which the others are not kept back.
+        """
+        for run_id in self.store.run_ids(status, limit):
+            try:
+                snapshot = self.store.load(run_id)
+            except Unavailable:
+                raise
+            except Exception as error:
+                # Whatever stands there instead of a run.
+                on_unreadable(run_id, error)
+                continue
             if snapshot is not None:
-                found += decisions_of(self._expire_decisions(snapshot).run)
-        return found
+                yield snapshot
+
+    def decisions(self, limit: int, on_unreadable: OnUnreadable) -> list[Decision]:
+        """Return what waits for somebody's decision, the runs that began last first. See ``listed``."""
+        snapshots = self.listed("waiting", limit, on_unreadable)
+        return [decision for snapshot in snapshots for decision in decisions_of(self._expire_decisions(snapshot).run)]
 
     def settled_run(self, run_id: str, on_leftover: OnLeftover | None = None) -> Run:
         """Return a run after settling what a killed or interrupted caller may have left of its transition.
@@ -382,8 +408,7 @@ class Engine:
         """
         snapshot = self._look(run_id)
         run = snapshot.run
-        taken = not self._inline or self.roster.serves(run.place.queue or CHECKS_QUEUE)
-        return run, run.in_flight is not None and (taken or not is_abandoned(snapshot))
+        return run, run.in_flight is not None and not self._is_left_to_us(snapshot)
 
     def waiting_reason(self, run: Run) -> str:
         """Return why the open transition of a run has not settled yet, in a sentence; empty if none is open."""
@@ -394,17 +419,35 @@ class Engine:
             listed = ", ".join(decision.id for decision in decisions_of(run))
             return f"somebody has to decide: {listed}"
         if transition.claims:
-            claim = transition.claims[0]
-            return f"{claim.checks[0]} is being executed by {claim.worker}"
+            return self._claim_reason(run.id)
         for batch in pending(run):
             if (wait := batch.not_before - self.store.clock()) > 0:
                 return f"{batch.checks[0]} is tried again in {wait / 1000:.1f} s"
-            if self._inline and not self.roster.serves(batch.queue):
-                return "nobody works on it now; the next command on the run goes on with it"
             if not self.roster.serves(batch.queue):
-                return f"no worker serves the queue {batch.queue!r} (start one: statem-dist worker -Q {batch.queue})"
+                return self._help_reason(batch.queue)
             return f"{batch.checks[0]} waits for a free slot in the queue {batch.queue!r}"
         return "its last result is being recorded"
+
+    def _claim_reason(self, run_id: str) -> str:
+        """Return who executes a run's first claimed check, or that nobody does any more; empty if none is claimed."""
+        snapshot = self._coordinator.load(run_id)
+        transition = snapshot.run.in_flight
+        if transition is None or not transition.claims:
+            return ""
+        lost = lost_claims(snapshot)
+        if not lost:
+            claim = transition.claims[0]
+            return f"{claim.checks[0]} is being executed by {claim.worker}"
+        claim = lost[0]
+        silence = f"{claim.checks[0]} was begun by {claim.worker}, which has died or is silent"
+        unserved = [queue for queue in sorted(queues_of_work(snapshot)) if not self.roster.serves(queue)]
+        return f"{silence}; {self._help_reason(unserved[0]) if unserved else 'another worker takes it over'}"
+
+    def _help_reason(self, queue: str) -> str:
+        """Return what it takes to get work done in a queue that no worker serves."""
+        if self._inline:
+            return "nobody works on it now; the next command on the run goes on with it"
+        return f"no worker serves the queue {queue!r} (start one: statem-dist worker -Q {queue})"
 
     def _look(self, run_id: str) -> Snapshot:
         """Return a run as it is, after ending what has waited too long for a decision.
@@ -450,16 +493,20 @@ class Engine:
         on_waiting: OnWaiting | None = None,
         seen: Snapshot | None = None,
     ) -> Settled:
-        """Apply a command that opens a transition, and see it through in the caller or in a worker."""
-        if inline is not None:
+        """Apply a command that opens a transition, and see it through in the caller, in workers, or in both."""
+        if inline is not None and inline.alone:
             applied = inline.apply(run_id, command, seen)
             return inline.carry_out(applied, self._follower(applied, on_event), deadline)
-        if deadline.passed:
+        if inline is None and deadline.passed:
             applied = self._coordinator.apply(run_id, command, seen)
             return self._follower(applied, on_event).look(applied.run)
         with self.watcher.watch(run_id) as watch:
-            applied = self._coordinator.apply(run_id, command, seen)
-            return self._wait(applied.run, self._follower(applied, on_event), watch, deadline, on_waiting)
+            coordinator = self._coordinator if inline is None else inline.coordinator
+            applied = coordinator.apply(run_id, command, seen)
+            run, follower = applied.run, self._follower(applied, on_event)
+            if inline is not None:
+                run = inline.carry_out(applied, follower, deadline).run
+            return self._wait(run, follower, watch, deadline, on_waiting)
 
     def _wait(
         self,
@@ -471,7 +518,7 @@ class Engine:
     ) -> Settled:
         """Wait until a transition that workers carry out has settled or time is up.
 
-        Where the last worker has gone meanwhile, the caller takes over.
+        What no worker serves, or serves any more, is executed by the caller.
         """
         while True:
             follower.show_new_events()
@@ -482,12 +529,10 @@ class Engine:
             heard = watch.wait(version, deadline.bound(LOOK_AGAIN_SECONDS))
             snapshot = self._look_again(follower.run_id, deadline)
             run = snapshot.run
-            if run.version == version and run.in_flight is not None:
-                inline = self._inline_worker(run.place.queue)
-                if inline is not None and is_abandoned(snapshot):
-                    return inline.finish(follower, deadline)
-                if on_waiting is not None and not heard:
-                    on_waiting(self.waiting_reason(run))
+            if self._is_left_to_us(snapshot) and (inline := self._inline_worker(run.place.queue)):
+                run = inline.finish(follower, deadline).run
+            elif run.version == version and run.in_flight is not None and on_waiting is not None and not heard:
+                on_waiting(self.waiting_reason(run))
 
     def _look_again(self, run_id: str, deadline: Deadline) -> Snapshot:
         """Load a run that workers have in hand. They outlast a restart of the store, and so does who waits for them."""
@@ -502,9 +547,9 @@ class Engine:
     def _settle_leftover(
         self, snapshot: Snapshot, deadline: Deadline, on_leftover: OnLeftover | None = None
     ) -> Settled | None:
-        """Finish the open transition of a run if nobody else will; return it as it ended."""
+        """Do what nobody else will of the open transition of a run; return it as it is then, settled as a rule."""
         run = snapshot.run
-        if run.in_flight is None or not is_abandoned(snapshot):
+        if run.in_flight is None or not self._is_left_to_us(snapshot):
             return None
         inline = self._inline_worker(run.place.queue)
         if inline is None:
@@ -519,24 +564,40 @@ class Engine:
         before = applied.run.version - len(applied.events)
         return Follower(self.store, applied.run.id, transition.id, before, on_event)
 
-    def _inline_worker(self, queue: str | None) -> InlineWorker | None:
-        """Return the caller as a worker if it has to execute the work itself, else None."""
-        if not self._inline or self.roster.serves(queue or CHECKS_QUEUE):
+    def _is_left_to_us(self, snapshot: Snapshot) -> bool:
+        """Return whether the open transition of a run owes something that only a caller will execute."""
+        if not self._inline or not is_abandoned(self.store, snapshot):
+            return False
+        return any(not self.roster.serves(queue) for queue in queues_of_work(snapshot))
+
+    def _inline_worker(self, pinned: str | None) -> InlineWorker | None:
+        """Return the caller as a worker for those queues of a run that no other serves; None if all are served.
+
+        Args:
+            pinned: the queue that the run is pinned to, or None for the common ones.
+        """
+        if not self._inline:
+            return None
+        everything = (CHECKS_QUEUE, REVIEWS_QUEUE) if pinned is None else (pinned,)
+        unserved = tuple(queue for queue in everything if not self.roster.serves(queue))
+        if not unserved:
             return None
         with self._inline_lock:
-            if queue not in self._inline_workers:
+            if unserved not in self._inline_workers:
                 # Only who executes checks pays for what executes them.
                 from statem_dist.inline import InlineWorker
 
                 patience = self.settings.lease_seconds / (2 * RENEWALS_PER_LEASE)
-                self._inline_workers[queue] = InlineWorker(
+                self._inline_workers[unserved] = InlineWorker(
                     self.store,
                     RedisStore(client_for(self.redis_url, quick=self._quick), patience_seconds=patience),
                     self.settings,
                     self._environ,
-                    queue,
+                    unserved,
+                    self._dispatcher,
+                    alone=unserved == everything,
                 )
-            return self._inline_workers[queue]
+            return self._inline_workers[unserved]
 
 
 def dispatcher_for(settings: Settings, redis_url: str) -> Dispatcher:
@@ -575,9 +636,9 @@ def clean_run_id(text: str) -> str:
 
 
 def new_run_id(name: str) -> str:
-    """Return a run id for a new run of a runbook: its name, the time in UTC, and 16 random bits."""
+    """Return a run id for a new run of a runbook: its name, the time in UTC, and 48 random bits."""
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "run"
-    return f"{stem[:80]}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.urandom(2).hex()}"
+    return f"{stem[:80]}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.urandom(6).hex()}"
 
 
 def _request_id() -> str:

@@ -20,7 +20,7 @@ from statem_dist.checks.environment import statem_variables
 from statem_dist.checks.evaluate import evaluate
 from statem_dist.checks.process import Supervisor
 from statem_dist.coordinator import Applied, Coordinator
-from statem_dist.follow import Deadline
+from statem_dist.deadline import NEVER, Deadline
 from statem_dist.leases import LeaseKeeper
 from statem_dist.protocol.commands import ClaimWork, RecordOutcomes, ReturnWork
 from statem_dist.protocol.events import Event, WorkClaimed
@@ -37,9 +37,6 @@ logger = logging.getLogger(__name__)
 
 MakeEnvironment = Callable[[Place, dict[str, str]], dict[str, str]]
 """Builds the environment of a command from the run's place and its ``STATEM_*`` variables."""
-
-
-NEVER = Deadline()
 
 
 def _nothing() -> None:

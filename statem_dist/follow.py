@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from msgspec import Struct
 
 from statem_dist.history import find_transition
 from statem_dist.identity import is_dead
-from statem_dist.protocol.events import Event
-from statem_dist.protocol.model import Run, Transition
-from statem_dist.protocol.progress import pending, waits_for_people
+from statem_dist.protocol.events import Event, WorkClaimed
+from statem_dist.protocol.model import Claim, Run, Transition
+from statem_dist.protocol.progress import pending, queue_of, waits_for_people
 from statem_dist.store.base import Snapshot, Store
 
 OnEvent = Callable[[int, Event], None]
 """Called with the number and the value of each new event of a run that is being followed."""
+
+CLAIM_EVENTS_MAX = 100
+"""How many of a run's latest events are searched for its last claim: more than the siblings of one step report."""
 
 
 class Settled(Struct, frozen=True):
@@ -23,36 +25,6 @@ class Settled(Struct, frozen=True):
 
     run: Run
     transition: Transition
-
-
-class Deadline:
-    """A moment on the monotonic clock, or never.
-
-    Args:
-        seconds: from now; None means never.
-    """
-
-    def __init__(self, seconds: float | None = None) -> None:
-        self._at = None if seconds is None else time.monotonic() + seconds
-
-    @property
-    def passed(self) -> bool:
-        """Whether time is up."""
-        return self._at is not None and time.monotonic() >= self._at
-
-    @property
-    def remaining(self) -> float | None:
-        """Seconds that are left, not below 0; None without a limit."""
-        return None if self._at is None else max(0.0, self._at - time.monotonic())
-
-    def expire(self) -> None:
-        """Let it pass now: whoever goes by it stops at the next look."""
-        self._at = time.monotonic()
-
-    def bound(self, seconds: float) -> float:
-        """Return a pause of at most ``seconds`` that does not go beyond this moment."""
-        remaining = self.remaining
-        return max(0.0, seconds if remaining is None else min(seconds, remaining))
 
 
 class Follower:
@@ -88,14 +60,44 @@ class Follower:
         return Settled(run=run, transition=transition)
 
 
-def is_abandoned(snapshot: Snapshot) -> bool:
+def lost_claims(snapshot: Snapshot) -> tuple[Claim, ...]:
+    """Return the claims of the open transition that nobody works on: their lease has run out, which the owner's own
+    clock has told it before, or their owner is known to be dead on this host."""
+    transition = snapshot.run.in_flight
+    if transition is None:
+        return ()
+    return tuple(
+        claim
+        for claim in transition.claims
+        if snapshot.leases.get(claim.token, 0) <= snapshot.now or is_dead(claim.worker)
+    )
+
+
+def is_abandoned(store: Store, snapshot: Snapshot) -> bool:
     """Return whether nobody works on the open transition of a run any more.
 
-    It has no claim of a live worker, and it is not waiting for the time of another try.
+    It does not wait for people, and none of its claims is kept alive. While a check waits for the time of its next
+    try nobody claims it; then whoever tried it last is taken for the one who waits.
     """
-    transition = snapshot.run.in_flight
-    if transition is None or waits_for_people(snapshot.run):
+    run = snapshot.run
+    transition = run.in_flight
+    if transition is None or waits_for_people(run) or len(lost_claims(snapshot)) < len(transition.claims):
         return False
-    if any(batch.not_before > snapshot.now for batch in pending(snapshot.run)):
-        return False
-    return all(is_dead(claim.worker) for claim in transition.claims)
+    if any(batch.not_before > snapshot.now for batch in pending(run)):
+        return is_dead(_last_claimant(store, run, transition))
+    return True
+
+
+def queues_of_work(snapshot: Snapshot) -> set[str]:
+    """Return the queues of what the open transition of a run owes and of what a lost claim has left."""
+    run = snapshot.run
+    left = (run.transition.planned(claim.checks[0]) for claim in lost_claims(snapshot) if run.transition)
+    return {batch.queue for batch in pending(run)} | {queue_of(planned, run.place) for planned in left if planned}
+
+
+def _last_claimant(store: Store, run: Run, transition: Transition) -> str:
+    """Return who claimed work of a transition last; empty if that is too long ago to be worth knowing."""
+    latest = store.latest_events(run.id, None, CLAIM_EVENTS_MAX)
+    claims = (event for _, event in latest if isinstance(event, WorkClaimed) and event.transition == transition.id)
+    claim = next(claims, None)
+    return claim.worker if claim else ""

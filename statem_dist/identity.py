@@ -9,7 +9,19 @@ from pathlib import Path
 
 def this_process(role: str) -> str:
     """Return an identity for this process, such as ``cli:host:4711:98765`` (role, host, pid, start time)."""
-    return f"{role}:{socket.gethostname()}:{os.getpid()}:{_start_time(os.getpid()) or 0}"
+    return f"{role}:{socket.gethostname()}:{own_process()}"
+
+
+def own_process() -> str:
+    """Return which process of this host this is, now and ever since boot: ``PID:START``."""
+    return f"{os.getpid()}:{_start_time(os.getpid()) or 0}"
+
+
+def process_here(worker: str) -> str | None:
+    """Return the process of a worker, as it calls itself by ``own_process``; None for a worker on another host."""
+    _, _, rest = worker.partition(":")
+    host, _, process = rest.partition(":")
+    return process if host == socket.gethostname() and process else None
 
 
 def is_dead(worker: str) -> bool:

@@ -11,22 +11,26 @@ import time
 from collections.abc import Mapping
 
 from statem_dist.checks.environment import inline_environment
-from statem_dist.checks.process import Supervisor
+from statem_dist.checks.process import Supervisor, end_commands, outlive_commands
 from statem_dist.coordinator import Applied, Coordinator
-from statem_dist.dispatch import NoDispatch
+from statem_dist.deadline import Deadline
+from statem_dist.dispatch import Dispatcher, DispatchOthers
 from statem_dist.executor import Executor
-from statem_dist.follow import Deadline, Follower, Settled
-from statem_dist.identity import is_dead, this_process
+from statem_dist.follow import Follower, Settled, lost_claims
+from statem_dist.identity import is_dead, process_here, this_process
 from statem_dist.leases import LeaseKeeper
 from statem_dist.protocol.commands import Command, ExpireClaim
-from statem_dist.protocol.model import Place, Run, Worker
-from statem_dist.protocol.progress import CHECKS_QUEUE, REVIEWS_QUEUE, pending, waits_for_people
+from statem_dist.protocol.model import Place, Worker
+from statem_dist.protocol.progress import pending, waits_for_people
 from statem_dist.settings import Settings
 from statem_dist.store.base import Snapshot
 from statem_dist.store.redis_store import RedisStore
 
 LOOK_SECONDS = 0.1
 """Pause before another look at work that somebody else on this host has in hand."""
+
+PAUSE_SECONDS_MAX = 0.5
+"""Longest pause before another look at a run whose check waits for the time of its next try."""
 
 
 class InlineWorker:
@@ -37,7 +41,9 @@ class InlineWorker:
         renewals: the same store for renewing leases; it must give up early.
         settings: limits.
         environ: the caller's environment, which commands get.
-        queue: the queue that runs are pinned to, or None for the common ones.
+        queues: the queues of its runs that nobody else serves.
+        dispatcher: sends the work of the other queues to workers.
+        alone: whether there are no other queues.
     """
 
     def __init__(
@@ -46,12 +52,14 @@ class InlineWorker:
         renewals: RedisStore,
         settings: Settings,
         environ: Mapping[str, str],
-        queue: str | None,
+        queues: tuple[str, ...],
+        dispatcher: Dispatcher,
+        *,
+        alone: bool,
     ) -> None:
-        self.worker = Worker(
-            id=this_process("cli"), queues=(CHECKS_QUEUE, REVIEWS_QUEUE) if queue is None else (queue,)
-        )
-        self.coordinator = Coordinator(store, NoDispatch(), settings)
+        self.worker = Worker(id=this_process("cli"), queues=queues)
+        self.alone = alone
+        self.coordinator = Coordinator(store, DispatchOthers(dispatcher, queues), settings)
         self._supervisor = Supervisor(kill_grace_seconds=settings.kill_grace_seconds)
         self._leases = LeaseKeeper(renewals, settings.lease_seconds, settings.kill_grace_seconds)
 
@@ -66,7 +74,7 @@ class InlineWorker:
         self._supervisor.close()
 
     def carry_out(self, applied: Applied, follower: Follower, deadline: Deadline) -> Settled:
-        """Execute a transition that was just opened, and claimed, to its end or until time is up."""
+        """Execute a transition that was just opened, and perhaps claimed; see ``finish`` for how far."""
         transition = applied.run.transition
         assert transition is not None
         follower.show_new_events()
@@ -77,30 +85,42 @@ class InlineWorker:
         return self.finish(follower, deadline) if settled.transition.open else settled
 
     def finish(self, follower: Follower, deadline: Deadline) -> Settled:
-        """Execute whatever a transition still owes, until it has settled, waits for people alone, or time is up."""
+        """Execute whatever a transition still owes, until it has settled, waits for people alone, or time is up.
+
+        Where workers serve some of its queues, it is also returned open as soon as all that is left is theirs.
+        """
         while True:
             snapshot = self.coordinator.load(follower.run_id)
             settled = follower.look(snapshot.run)
             if not settled.transition.open or waits_for_people(snapshot.run) or deadline.passed:
                 follower.show_new_events()
                 return settled
-            owed = pending(snapshot.run)
-            ready = next((batch for batch in owed if batch.not_before <= snapshot.now), None)
+            ours = [batch for batch in pending(snapshot.run) if batch.queue in self.worker.queues]
+            ready = next((batch for batch in ours if batch.not_before <= snapshot.now), None)
             if ready is not None:
                 self._executor.execute(ready.run, ready.transition, ready.checks[0], deadline, follower.show_new_events)
-            elif not self.expire_dead_claims(settled.run):
-                waits = [(batch.not_before - snapshot.now) / 1000 for batch in owed]
-                time.sleep(deadline.bound(min(waits, default=LOOK_SECONDS)))
+            elif not self.expire_lost_claims(snapshot):
+                if not ours and not self.alone:
+                    follower.show_new_events()
+                    return settled
+                waits = [(batch.not_before - snapshot.now) / 1000 for batch in ours]
+                # In slices, because the transition may be cancelled, or settled by somebody else, in the meantime.
+                time.sleep(deadline.bound(min([*waits, PAUSE_SECONDS_MAX]) if waits else LOOK_SECONDS))
 
-    def expire_dead_claims(self, run: Run) -> bool:
-        """Expire the claims of workers that are known to be dead; return whether there were any."""
-        transition = run.in_flight
-        dead = [claim for claim in transition.claims if is_dead(claim.worker)] if transition else []
-        for claim in dead:
-            assert transition is not None
-            self.apply(run.id, ExpireClaim(transition=transition.id, token=claim.token))
-        return bool(dead)
+    def expire_lost_claims(self, snapshot: Snapshot) -> bool:
+        """Expire the claims that nobody works on, after the end of their commands; return whether there were any."""
+        run = snapshot.run
+        lost = lost_claims(snapshot)
+        for claim in lost:
+            assert run.in_flight is not None, "a claim belongs to an open transition"
+            process = process_here(claim.worker)
+            if process is not None and is_dead(claim.worker):
+                outlive_commands(process)
+            elif process is not None:
+                end_commands(process, run.id)
+            self.apply(run.id, ExpireClaim(transition=run.in_flight.id, token=claim.token))
+        return bool(lost)
 
     def apply(self, run_id: str, command: Command, seen: Snapshot | None = None) -> Applied:
-        """Apply a command without sending its work to anybody else."""
+        """Apply a command; what it owes in the queues of this worker is sent to nobody."""
         return self.coordinator.apply(run_id, command, seen)

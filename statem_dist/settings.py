@@ -63,7 +63,7 @@ class Settings(Struct, frozen=True):
         """
         return cls(
             state_dir=Path(state_dir or environ.get("STATEM_STATE_DIR") or ".statem").expanduser().absolute(),
-            redis_url=_redis_url(environ, "STATEM_REDIS_URL"),
+            redis_url=_redis_url(environ.get("STATEM_REDIS_URL")),
             broker_url=environ.get("STATEM_BROKER_URL") or None,
             lease_seconds=_seconds(environ, "STATEM_LEASE_SECONDS", 30.0),
             hint_grace_seconds=_seconds(environ, "STATEM_HINT_GRACE_SECONDS", 5.0),
@@ -78,9 +78,8 @@ class Settings(Struct, frozen=True):
         return self.redis_url is None
 
 
-def _redis_url(environ: Mapping[str, str], name: str) -> str | None:
-    """Return the URL of a Redis. The complaint shows no more than its scheme: the rest may hold a password."""
-    url = environ.get(name)
+def _redis_url(url: str | None) -> str | None:
+    """Return the URL of the state store. The complaint shows no more than its scheme: the rest may hold a password."""
     if not url:
         return None
     scheme, sign, _ = url.partition("://")
@@ -88,7 +87,7 @@ def _redis_url(environ: Mapping[str, str], name: str) -> str | None:
         return url
     given = f"a URL of {scheme!r}" if sign else "a text without a scheme"
     schemes = ", ".join(f"{known}://" for known in REDIS_SCHEMES)
-    raise Usage(f"{name} must begin with one of {schemes}; it is {given}.")
+    raise Usage(f"STATEM_REDIS_URL must begin with one of {schemes}; it is {given}.")
 
 
 def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:

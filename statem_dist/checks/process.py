@@ -22,7 +22,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Literal, TypeAlias
@@ -32,7 +32,16 @@ import msgspec
 from msgspec import Struct
 
 from statem_dist.checks.environment import SECRET_NAMES
-from statem_dist.checks.supervisor import CONTROL_DESCRIPTOR, FRAME_BYTES_MAX, GIVE_UP_SECONDS, MARKER, environment_of
+from statem_dist.checks.supervisor import (
+    CONTROL_DESCRIPTOR,
+    FRAME_BYTES_MAX,
+    GIVE_UP_SECONDS,
+    MARKER,
+    ORPHANED_GRACE_SECONDS,
+    contents,
+    environment_of,
+)
+from statem_dist.identity import own_process
 
 HEAD_BYTES = 64 * 1024
 TAIL_BYTES = 192 * 1024
@@ -49,6 +58,12 @@ CONNECT_TRIES_MAX = 3
 
 SWEEP_ROUNDS_MAX = 50
 SWEEP_SECONDS = 0.02
+
+KILL_MARGIN_SECONDS = 1.0
+"""How long a supervisor that has lost its worker may take for SIGKILL and for itself, after its grace."""
+
+RUN_ID = "STATEM_RUN_ID"
+"""Environment variable that names the run for which a command is executed."""
 
 Failure: TypeAlias = Literal["cwd_missing", "spawn_failed", "refused", "supervisor_lost"]
 """Why there is no exit status: the working directory cannot be entered; the system has no room for a process right
@@ -133,10 +148,13 @@ class _Call:
 
 
 class _Link:
-    """One supervisor process, the socket to it, and the calls that wait for it."""
+    """One supervisor process, the socket to it, and the calls that wait for it.
+
+    Its token begins with the name of this process, so that who finds it dead finds its commands as well.
+    """
 
     def __init__(self, head_bytes: int, tail_bytes: int, kill_grace_seconds: float) -> None:
-        self.token = os.urandom(8).hex()
+        self.token = f"{own_process()}:{os.urandom(8).hex()}"
         self.lock = threading.Lock()
         self.calls: dict[int, _Call] = {}
         self.started = 0
@@ -382,19 +400,79 @@ os.register_at_fork(after_in_child=_forget_parents)
 
 def end_marked(token: str) -> None:
     """Kill every process that a supervisor of this token started, until none is found (only where ``/proc`` is)."""
-    prefix = f"{MARKER}={token}.".encode()
+    _kill_all(lambda: _carriers(f"{MARKER}={token}."))
+
+
+def outlive_commands(process: str) -> None:
+    """Wait until nothing is left of the commands of a process of this host that has died.
+
+    Its supervisor ends them, within its grace for orphans; what is there after that, the supervisor too, is killed.
+
+    Args:
+        process: the dead owner, as ``identity.own_process`` named it.
+    """
+
+    def left() -> list[int]:
+        return [*_supervisors(process), *_carriers(f"{MARKER}={process}:")]
+
+    deadline = time.monotonic() + ORPHANED_GRACE_SECONDS + KILL_MARGIN_SECONDS
+    while left():
+        if time.monotonic() >= deadline:
+            _kill_all(left)
+            return
+        time.sleep(SWEEP_SECONDS)
+
+
+def end_commands(process: str, run_id: str) -> None:
+    """Kill what a process of this host executes for a run, when it lives but has let its lease run out.
+
+    Args:
+        process: the silent owner, as ``identity.own_process`` named it.
+        run_id: the run; what it executes for others is no concern.
+    """
+    _kill_all(lambda: _carriers(f"{MARKER}={process}:", f"{RUN_ID}={run_id}\0"))
+
+
+def _kill_all(find: Callable[[], list[int]]) -> None:
+    """Kill what ``find`` returns, again and again until it returns nothing."""
     for _ in range(SWEEP_ROUNDS_MAX):
-        found = [
-            int(name)
-            for name in (os.listdir("/proc") if os.path.isdir("/proc") else ())
-            if name.isdigit() and any(entry.startswith(prefix) for entry in environment_of(int(name)))
-        ]
+        found = find()
         if not found:
             return
         for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(SWEEP_SECONDS)
+
+
+def _carriers(*beginnings: str) -> list[int]:
+    """Return the other processes whose environment has, for each of these, an entry that begins with it.
+
+    Each entry ends with a NUL here, so that a beginning can also be a whole entry.
+    """
+    wanted = [os.fsencode(beginning) for beginning in beginnings]
+
+    def carries(pid: int) -> bool:
+        entries = [entry + b"\0" for entry in environment_of(pid)]
+        return all(any(entry.startswith(beginning) for entry in entries) for beginning in wanted)
+
+    return [pid for pid in _others() if carries(pid)]
+
+
+def _supervisors(process: str) -> list[int]:
+    """Return the supervisors of a process: their token, an argument of their command line, begins with its name."""
+    beginning = os.fsencode(f"{process}:")
+    return [
+        pid
+        for pid in _others()
+        if any(word.startswith(beginning) for word in contents(f"/proc/{pid}/cmdline").split(b"\0"))
+    ]
+
+
+def _others() -> list[int]:
+    """Return the pids of all processes but this one; none where there is no ``/proc``."""
+    names = os.listdir("/proc") if os.path.isdir("/proc") else []
+    return [int(name) for name in names if name.isdigit() and int(name) != os.getpid()]
 
 
 def _environment_block(env: Mapping[str, str]) -> bytes:

@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 DECISIONS_MAX = 1000
 
 DecisionArgument = Annotated[
-    str, Argument(metavar="DECISION", help="Its id as `approvals` lists it, or the run if only one waits there.")
+    str,
+    Argument(
+        metavar="DECISION",
+        help="Its id as `approvals` lists it, or the run if only one waits there.",
+        complete="decisions",
+    ),
 ]
 CommentOption = Annotated[str, Option("--comment", "-m", metavar="TEXT", help="Kept with the decision.")]
 ByOption = Annotated[str | None, Option("--by", metavar="NAME", help="Who decides (default: the name of this user).")]
@@ -30,8 +35,10 @@ def approvals(state_dir: StateDirOption = None, as_json: JsonOption = False) -> 
 
     Example: statem-dist approvals
     """
+    from statem_dist.cli.progress import say_unreadable
+
     with session(state_dir) as at:
-        found = [] if at.nothing_yet else at.engine.decisions(DECISIONS_MAX)
+        found = [] if at.nothing_yet else at.engine.decisions(DECISIONS_MAX, say_unreadable)
         now = at.engine.store.clock() if found else 0
     data = {"ok": True, "approvals": [_view(decision) for decision in found]}
 
@@ -114,12 +121,14 @@ def _find(at: Session, wanted: str) -> tuple[str, str, str]:
     Raises:
         NotFound: there is no such run, or no decision waits there, or several do.
     """
+    from statem_dist.cli.progress import say_unreadable
+
     run_id, _, rest = wanted.partition("/")
     transition, _, check = rest.partition("/")
     if check:
         # Asked for by its full id it may have been settled already: then the decider says by whom.
         return run_id, transition, check
-    found = [each for each in at.engine.decisions(DECISIONS_MAX) if each.run_id == wanted]
+    found = [each for each in at.engine.decisions(DECISIONS_MAX, say_unreadable) if each.run_id == wanted]
     if not found and (late := _expired(at.engine.run(wanted))) is not None:
         # It is over: then the decider says so.
         return late

@@ -19,10 +19,11 @@ from msgspec import Struct
 
 
 class Argument(Struct, frozen=True):
-    """A positional argument."""
+    """A positional argument. ``complete`` says what a shell offers for it: a key of ``cli.completing.KINDS``."""
 
     metavar: str
     help: str = ""
+    complete: str = ""
 
 
 class Option:
@@ -34,6 +35,7 @@ class Option:
         help: one sentence.
         min: the least number that is accepted, for numbers.
         max: the greatest one.
+        complete: what a shell offers for its value: a key of ``cli.completing.KINDS``.
     """
 
     def __init__(
@@ -43,12 +45,14 @@ class Option:
         help: str = "",
         min: float | None = None,
         max: float | None = None,
+        complete: str = "",
     ) -> None:
         self.names = names
         self.metavar = metavar
         self.help = help
         self.min = min
         self.max = max
+        self.complete = complete
 
     @property
     def spellings(self) -> dict[str, bool]:

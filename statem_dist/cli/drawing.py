@@ -42,7 +42,7 @@ def graph(
     ] = None,
     run_id: RunIdOption = None,
     format: Annotated[
-        Literal["mermaid", "dot", "svg", "json"], Option("--format", metavar="FORMAT", help="What to print.")
+        Literal["mermaid", "dot", "svg", "json"], Option("--format", help="What to print.")
     ] = "mermaid",
     state_dir: StateDirOption = None,
     as_json: JsonOption = False,

@@ -34,7 +34,9 @@ def make_app() -> typer.Typer:
     return app
 
 
-def _root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+def _root(
+    version: Annotated[bool, typer.Option("--version", metavar="", help="Print the version and exit.")] = False,
+) -> None:
     """Runbooks for long agent runs: checked, recoverable transitions, on as many workers as there are."""
     if version:
         from statem_dist import __version__
@@ -67,9 +69,28 @@ def _typed_parameter(parameter: Parameter) -> inspect.Parameter:
 
 def _annotation(parameter: Parameter) -> Any:
     declared = parameter.declared
+    completer = _completer(declared.complete) if declared.complete else None
     if isinstance(declared, Argument):
-        return Annotated[parameter.type, typer.Argument(metavar=declared.metavar, help=declared.help)]
+        argument = typer.Argument(metavar=declared.metavar, help=declared.help, autocompletion=completer)
+        return Annotated[parameter.type, argument]
     option = typer.Option(
-        *declared.names, metavar=declared.metavar, help=declared.help, min=declared.min, max=declared.max
+        *declared.names,
+        # A flag takes no value, so nothing stands for one.
+        metavar="" if parameter.type is bool else declared.metavar,
+        help=declared.help,
+        min=declared.min,
+        max=declared.max,
+        autocompletion=completer,
     )
     return Annotated[parameter.type, option]
+
+
+def _completer(kind: str) -> Callable[[typer.Context], list[str]]:
+    """Return what Typer asks for the values of a parameter, given what is typed so far."""
+
+    def complete(ctx: typer.Context) -> list[str]:
+        from statem_dist.cli.completing import offered
+
+        return offered(kind, run_id=ctx.params.get("run_id"), state_dir=ctx.params.get("state_dir"))
+
+    return complete

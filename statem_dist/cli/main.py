@@ -90,17 +90,21 @@ def _show_interruption(as_json: bool) -> None:
 
 def _call(words: Sequence[str]) -> Any:
     """Call the command that the words name, and return what it returns."""
-    length = 2 if words and words[0] in GROUPS else 1
-    name = " ".join(words[:length])
+    name = _name(words)
     if name in COMMANDS and COMPLETION not in os.environ:
         command = load(name)
         try:
-            values = read(command, words[length:])
+            values = read(command, words[len(name.split()) :])
         except NotPlain:
             pass
         else:
             return command(**values)
     return _call_in_full(words)
+
+
+def _name(words: Sequence[str]) -> str:
+    """Return what would be the name of a command: the first word, or two where the first one is that of a group."""
+    return " ".join(words[: 2 if words and words[0] in GROUPS else 1])
 
 
 def _call_in_full(words: Sequence[str]) -> Any:
@@ -116,10 +120,19 @@ def _call_in_full(words: Sequence[str]) -> Any:
         if not error.format_message():
             # Without a command the application has shown its help, which says it all.
             return ExitCode.USAGE
-        hint = "`statem-dist --help` lists the commands, COMMAND --help its options."
-        raise Usage(error.format_message(), hint=hint) from error
+        # Where pydantic found the mistake, Typer passes on its words with the kind of error before them.
+        raise Usage(error.format_message().replace("Value error, ", ""), hint=_usage_hint(words)) from error
     except Abort as error:
         raise KeyboardInterrupt from error
+
+
+def _usage_hint(words: Sequence[str]) -> str:
+    """Return where help is: that of the command, if the words name one, else that of its group."""
+    name = _name(words)
+    if name in COMMANDS:
+        return f"`statem-dist {name} --help` shows how it is called."
+    group = name.partition(" ")[0]
+    return f"`statem-dist {f'{group} ' if group in GROUPS else ''}--help` lists the commands."
 
 
 if __name__ == "__main__":

@@ -87,8 +87,8 @@ def start(
     """
     from statem_dist.cli.loading import load_telling, warn
     from statem_dist.cli.progress import say_waiting
+    from statem_dist.deadline import Deadline
     from statem_dist.engine import StartRequest, new_run_id
-    from statem_dist.follow import Deadline
     from statem_dist.places import workspace_of
     from statem_dist.protocol.model import Place
 
@@ -138,7 +138,7 @@ def start(
 
 
 def goto(
-    target: Annotated[str, Argument(metavar="TARGET", help="The node to move to.")],
+    target: Annotated[str, Argument(metavar="TARGET", help="The node to move to.", complete="targets")],
     run_id: RunIdOption = None,
     wait: WaitOption = True,
     timeout: TimeoutOption = None,
@@ -159,7 +159,7 @@ def goto(
     Example: statem-dist goto review --run-id demo
     """
     from statem_dist.cli.progress import Ticker, ask_questions, confirmations_of, say_waiting
-    from statem_dist.follow import Deadline
+    from statem_dist.deadline import Deadline
 
     if reason and not decline:
         raise Usage("--reason says why a check is declined; name that check with --decline.")
@@ -189,8 +189,8 @@ def goto(
             )
         except KeyboardInterrupt:
             print(
-                f"\nThe transition of run {run.id!r} may not have settled. `statem-dist cur --run-id {run.id}` shows it, and"
-                f" finishes it where no worker does; `statem-dist cancel --run-id {run.id}` ends it instead.",
+                f"\nThe transition of run {run.id!r} is not settled yet. `statem-dist cur --run-id {run.id}` shows it,"
+                f" and finishes it where no worker does; `statem-dist cancel --run-id {run.id}` ends it instead.",
                 file=sys.stderr,
             )
             raise
@@ -215,7 +215,7 @@ def save(
     from statem_dist import views
     from statem_dist.cli import text
     from statem_dist.cli.progress import say_waiting
-    from statem_dist.follow import Deadline
+    from statem_dist.deadline import Deadline
 
     with session(state_dir) as at:
         run = at.engine.run(at.run_id(run_id))

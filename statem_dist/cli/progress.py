@@ -54,6 +54,11 @@ def say_waiting(reason: str) -> None:
     print(printable(f"  … {reason}"), file=sys.stderr, flush=True)
 
 
+def say_unreadable(run_id: str, error: Exception) -> None:
+    """Tell on stderr that a stored run is left out of a list."""
+    print(printable(f"Warning: the run {run_id} cannot be read and is left out: {error}"), file=sys.stderr)
+
+
 def say_finishing(run_id: str, transition: Transition) -> None:
     """Tell on stderr that a transition which a killed or interrupted command has left is finished first."""
     way = f"{transition.source} -> {transition.target}" if transition.kind == "goto" else transition.kind

@@ -14,7 +14,6 @@ from statem_dist.protocol.model import Run
 
 if TYPE_CHECKING:
     from statem_dist.resume import Address
-    from statem_dist.store.base import Store
 
 CommandOption = Annotated[
     str | None,
@@ -101,7 +100,7 @@ def state(run_id: RunIdOption = None, state_dir: StateDirOption = None, as_json:
 
 
 def ls(
-    node: Annotated[str, Argument(metavar="NODE", help="Name of a node.")],
+    node: Annotated[str, Argument(metavar="NODE", help="Name of a node.", complete="nodes")],
     run_id: RunIdOption = None,
     state_dir: StateDirOption = None,
     as_json: JsonOption = False,
@@ -236,9 +235,10 @@ def runs(
     """
     from statem_dist import views
     from statem_dist.cli import text
+    from statem_dist.cli.progress import say_unreadable
 
     with session(state_dir) as at:
-        found = [] if at.nothing_yet else _runs(at.engine.store, status, limit)
+        found = [] if at.nothing_yet else [each.run for each in at.engine.listed(status, limit, say_unreadable)]
         now = at.engine.store.clock() if found else 0
     data = {"ok": True, "runs": [views.run_summary(run) for run in found]}
 
@@ -246,11 +246,6 @@ def runs(
         return text.run_table(found, now) if found else f"No runs. {at.nothing_yet}".rstrip()
 
     return Answer(data, as_text)
-
-
-def _runs(store: Store, status: str | None, limit: int) -> list[Run]:
-    """Return stored runs, newest first; one that was removed meanwhile is left out."""
-    return [snapshot.run for run_id in store.run_ids(status, limit) if (snapshot := store.load(run_id))]
 
 
 def prompt(

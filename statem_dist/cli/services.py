@@ -103,7 +103,10 @@ def up(
 
 
 def down(state_dir: StateDirOption = None, as_json: JsonOption = False) -> Answer:
-    """Stop the embedded Redis of a state directory, and the ``up`` that runs on it; its data stays."""
+    """Stop the embedded Redis of a state directory, and the ``up`` that runs on it; its data stays.
+
+    Example: statem-dist down
+    """
     from statem_dist.embedded import foreground, server
 
     settings = Settings.from_environment(os.environ, state_dir=state_dir)
@@ -119,7 +122,10 @@ def down(state_dir: StateDirOption = None, as_json: JsonOption = False) -> Answe
 
 
 def doctor(state_dir: StateDirOption = None, as_json: JsonOption = False) -> Answer:
-    """Look at everything that has to be right, and say how to mend what is not."""
+    """Look at everything that has to be right, and say how to mend what is not.
+
+    Example: statem-dist doctor
+    """
     from statem_dist.diagnosis import diagnose
 
     settings = Settings.from_environment(os.environ, state_dir=state_dir)

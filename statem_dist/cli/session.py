@@ -22,7 +22,9 @@ from statem_dist.settings import Settings
 if TYPE_CHECKING:
     from statem_dist.engine import Engine
 
-RunIdOption = Annotated[str | None, Option("--run-id", metavar="ID", help="The run; by default the one started last.")]
+RunIdOption = Annotated[
+    str | None, Option("--run-id", metavar="ID", help="The run; by default the one started last.", complete="runs")
+]
 StateDirOption = Annotated[
     str | None,
     Option("--state-dir", metavar="DIR", help="State directory (default: STATEM_STATE_DIR, else .statem)."),

@@ -11,7 +11,6 @@ from statem_dist.places import entry_folder
 from statem_dist.protocol.graph import (
     CHECK_TYPES,
     Check,
-    Checklist,
     Edge,
     LlmReview,
     Message,
@@ -133,8 +132,8 @@ def in_full(check: Check) -> list[str]:
     lines = check_text(check).splitlines()
     properties = "; ".join(_properties(check))
     told = f"  [{properties}]" if properties else ""
-    if len(lines) == 1 and not isinstance(check.do, Checklist):
-        return [f"  - {check.type}: {lines[0]}{told}"]
+    if len(lines) == 1:
+        return [f"  - {check.type}: {lines[0].removeprefix('- ')}{told}"]
     return [f"  - {check.type}:{told}", *(f"      {line}" for line in lines)]
 
 

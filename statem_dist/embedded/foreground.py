@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,7 +17,7 @@ from pathlib import Path
 from statem_dist.embedded.locks import FileLock
 from statem_dist.embedded.place import Place
 from statem_dist.errors import Conflict
-from statem_dist.identity import is_dead, this_process
+from statem_dist.identity import is_dead, process_here, this_process
 
 LOOK_SECONDS = 0.5
 """How long the lock may be held by somebody who only looks, or without the note that a new holder is about to write."""
@@ -97,9 +96,8 @@ def wait_until_stopped(state_dir: Path) -> None:
 
 def _living_pid(identity: str) -> int | None:
     """Return the process id in an identity, if it is that of a living process of this host."""
-    words = identity.split(":")
-    ours = len(words) == 4 and words[1] == socket.gethostname() and words[2].isdigit()
-    return int(words[2]) if ours and not is_dead(identity) else None
+    pid, _, started = (process_here(identity) or "").partition(":")
+    return int(pid) if pid.isdigit() and started.isdigit() and not is_dead(identity) else None
 
 
 def _described(identity: str) -> str:

@@ -145,6 +145,21 @@ def stop(state_dir: Path, *, timeout_seconds: float = STOP_TIMEOUT_SECONDS) -> b
     return asked
 
 
+def running(state_dir: Path) -> Endpoint | None:
+    """Return the server of a state directory if somebody listens there; none is started.
+
+    Raises:
+        Unavailable: it is there but cannot be asked.
+    """
+    place = Place.of(state_dir)
+    place.require_private_socket()
+    connection = _connect(place, _ANSWER_TIMEOUT_SECONDS)
+    if connection is None:
+        return None
+    connection.close()
+    return _endpoint(place, started=False)
+
+
 def status(state_dir: Path) -> ServerStatus:
     """Describe the server of a state directory without starting it.
 

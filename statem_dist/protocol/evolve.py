@@ -73,7 +73,7 @@ def evolve(run: Run | None, event: Event) -> Run:
                 claims=(),
                 awaiting={},
             )
-            return replace(run, transition=settled)
+            return replace(run, transition=settled, attempts=_attempts_after(run, settled))
         case _:
             assert_never(event)
 
@@ -226,6 +226,18 @@ def _entered(run: Run, transition: Transition, event: NodeEntered) -> Run:
         attempts={},
         transition=replace(transition, entered=True),
     )
+
+
+def _attempts_after(run: Run, settled: Transition) -> dict[str, int]:
+    """Return the attempts once a transition has settled: one that was cancelled or could not be evaluated is none.
+
+    After the commit there is nothing to take back: the new entry began with none.
+    """
+    counted = settled.kind == "goto" and not settled.exhausted and not settled.entered
+    if not counted or settled.outcome not in ("cancelled", "error"):
+        return run.attempts
+    others = {target: count for target, count in run.attempts.items() if target != settled.target}
+    return others | ({settled.target: settled.attempt - 1} if settled.attempt > 1 else {})
 
 
 def _count(counts: dict[str, int], key: str, change: int) -> dict[str, int]:

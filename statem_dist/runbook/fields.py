@@ -20,6 +20,7 @@ SECONDS_MAX = 366 * 24 * 3600.0
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|m|h)")
 _UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _CLOCK = re.compile(r"[0-9]+(?::[0-9]+)+")
+_NOTHING_ASIDE: dict[str, str] = {}
 
 
 class Fields:
@@ -62,17 +63,26 @@ class Fields:
         """Note a problem of one keyword's value."""
         self._problems.error(self.mapping.entries[key].at, self.path(key), message, hint=hint, near=near)
 
-    def only(self, keywords: Collection[str], *, hint_for: Callable[[str], str] = lambda keyword: "") -> None:
+    def only(
+        self,
+        keywords: Collection[str],
+        *,
+        hint_for: Callable[[str], str] = lambda keyword: "",
+        asides: dict[str, str] = _NOTHING_ASIDE,
+    ) -> None:
         """Note every keyword that is not in ``keywords``.
 
         Args:
             keywords: those that this mapping may have.
             hint_for: says what to do about a keyword that is known elsewhere; an empty text for any other.
+            asides: what a warning of a keyword says, by the keyword; see ``Problems.unknown_keyword``.
         """
         for key, at in self.mapping.key_at.items():
             if key in self.mapping.entries and key not in keywords:
                 hint = hint_for(key)
-                self._problems.unknown_keyword(at, self.label, key, () if hint else keywords, hint=hint)
+                self._problems.unknown_keyword(
+                    at, self.label, key, () if hint else keywords, hint=hint, aside=asides.get(key, "")
+                )
 
     def text(self, *keys: str) -> str | None:
         """Return the text of the first spelling that is given, numbers as they are written; None if none is."""

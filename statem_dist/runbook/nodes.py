@@ -65,7 +65,7 @@ class GraphReader:
             root = Mapping({}, {}, root.at)
             self._names_known = False
         fields = Fields(root, "", self._problems, label="root")
-        fields.only(ROOT_KEYWORDS, hint_for=lambda key: _IGNORED.get(key, ""))
+        fields.only(ROOT_KEYWORDS, asides=_IGNORED)
         self._read_nodes(fields)
         self._read_edges(fields)
         initial = self._initial(fields)
@@ -141,7 +141,7 @@ class GraphReader:
                 self._problems.error(value.at, label, "a node must be a mapping, a prompt or null")
 
     def _node_body(self, name: str, fields: Fields) -> Node:
-        fields.only(NODE_KEYWORDS, hint_for=lambda key: _EDGE_HINT if key in _EDGE_BODY else _IGNORED.get(key, ""))
+        fields.only(NODE_KEYWORDS, hint_for=lambda key: _EDGE_HINT if key in _EDGE_BODY else "", asides=_IGNORED)
         stated = fields.name("name")
         if stated is not None and stated != name:
             at = fields.mapping.entries["name"].at

@@ -67,6 +67,7 @@ class Problems:
         self._line_starts: list[int] = []
         self._errors: list[Problem] = []
         self._unknown: list[Problem] = []
+        self._ignored: list[Problem] = []
         self._warnings: list[Problem] = []
         self._advice: list[Problem] = []
         self._left_out = 0
@@ -75,9 +76,16 @@ class Problems:
         """Note something that makes the runbook unusable. ``near`` adds a "did you mean" in place of a hint."""
         self._note(self._errors, at, field, message, hint, near)
 
-    def unknown_keyword(self, at: int, field: str, keyword: str, known: Collection[str], *, hint: str = "") -> None:
-        """Note a keyword that nothing reads: an error under strict, a warning otherwise."""
-        self._note(self._unknown, at, field, f"unknown keyword '{keyword}'", hint, Suggestion(keyword, known))
+    def unknown_keyword(
+        self, at: int, field: str, keyword: str, known: Collection[str], *, hint: str = "", aside: str = ""
+    ) -> None:
+        """Note a keyword that nothing reads: an error under strict, a warning otherwise.
+
+        ``aside`` is said in place of the hint where it is a warning: a refusal keeps to the words of StateM.
+        """
+        message, near = f"unknown keyword '{keyword}'", Suggestion(keyword, known)
+        self._note(self._unknown, at, field, message, hint, near)
+        self._note(self._ignored, at, field, message, aside or hint, None if aside else near)
 
     def warning(self, at: int, field: str, message: str, *, hint: str = "") -> None:
         """Note something that is allowed and probably not meant."""
@@ -100,7 +108,7 @@ class Problems:
         """
         line, column = (0, 0) if at is None else self.place(at)
         found = [*self._errors, Problem(self.source, line, column, "", message, hint)]
-        return self._invalid(found)
+        return self._invalid(found, [*self._ignored, *self._warnings])
 
     def settle(self, *, strict: bool) -> tuple[Problem, ...]:
         """Return the warnings, in file order, of a text without errors.
@@ -109,10 +117,10 @@ class Problems:
             RunbookInvalid: there are errors, or under strict unknown keywords, which are then reported alone.
         """
         if strict and self._unknown:
-            raise self._invalid(self._unknown)
+            raise self._invalid(self._unknown, self._warnings)
         if self._errors:
-            raise self._invalid(self._errors)
-        return tuple(_in_file_order([*self._unknown, *self._warnings, *(self._advice if strict else ())]))
+            raise self._invalid(self._errors, [*self._ignored, *self._warnings])
+        return tuple(_in_file_order([*self._ignored, *self._warnings, *(self._advice if strict else ())]))
 
     def place(self, at: int) -> tuple[int, int]:
         """Return line and column, counted from 1, of a character offset."""
@@ -129,13 +137,12 @@ class Problems:
         suggested = f"did you mean '{word}'?" if near and (word := near.word()) else ""
         kind.append(Problem(self.source, line, column, field, message, suggested or hint))
 
-    def _invalid(self, found: list[Problem]) -> RunbookInvalid:
+    def _invalid(self, found: list[Problem], warnings: list[Problem]) -> RunbookInvalid:
         found = _in_file_order(found)
         lines = [f"- {problem}" for problem in found]
         if self._left_out:
             lines.append(f"- and {self._left_out} more")
-        beside = _in_file_order([each for each in (*self._unknown, *self._warnings) if each not in found])
-        details = {"problems": to_builtins(found), **warnings_view(beside)}
+        details = {"problems": to_builtins(found), **warnings_view(_in_file_order(warnings))}
         return RunbookInvalid("\n".join(["Invalid spec:", *lines]), details=details)
 
 

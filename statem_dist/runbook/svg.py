@@ -146,7 +146,9 @@ class _Picture:
             *(f'<path d="{path}" marker-end="url(#arrow)"/>' for path in self._paths()),
             "</g>",
             *(self._drawn(box) for box in self._boxes.values()),
-            '<g font-size="11" text-anchor="middle">',
+            # A halo around the letters hides less of the edges behind them than a ground would.
+            '<g font-size="11" text-anchor="middle" paint-order="stroke" stroke="#ffffff" stroke-width="4"'
+            ' stroke-linejoin="round">',
             *(_drawn_label(line) for line in self._lines),
             "</g>",
             "</g>",
@@ -334,10 +336,8 @@ def _drawn_label(line: Line) -> str:
     if not text:
         return ""
     x, y = line.label
-    width = 0.8 * COLUMN * len(text) + 6
-    ground = f'<rect x="{x - width / 2:.1f}" y="{y - 8:.1f}" width="{width:.1f}" height="16" fill="#ffffff"/>'
     turned = f' transform="rotate(-90 {x:.1f} {y:.1f})"' if line.side else ""
-    return f'<g{turned}>{ground}<text x="{x:.1f}" y="{y + 4:.1f}">{text}</text></g>'
+    return f'<text x="{x:.1f}" y="{y + 4:.1f}"{turned}>{text}</text>'
 
 
 def _columns(text: str) -> int:

@@ -83,6 +83,12 @@ class Store(Protocol):
         ``hinted`` counts it as a dispatch, also where the messages go another way than ``pushes``.
         """
 
+    def postpone(self, run_id: str, again_ms: int) -> None:
+        """Move a reminder, whatever its run is by now: for one that cannot be looked after."""
+
+    def forget(self, run_id: str) -> None:
+        """Remove a reminder if there is no such run any more."""
+
     def events(self, run_id: str, after: int = 0, limit: int | None = None) -> list[tuple[int, Event]]:
         """Return events with their numbers, oldest first, those after the given number."""
 

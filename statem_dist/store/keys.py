@@ -12,6 +12,7 @@ key                                type         holds
 ``statem:{s}:events:ID``           stream       one entry per event; the entry id is ``VERSION-0``
 ``statem:{s}:log:ID:CHECK``        string       the longer output of a check, for a week
 ``statem:{s}:dynamic:ID:ENTRY``    hash         agent id to the dynamic checks it registered for the entry
+                                                (under NUL and a file's name: when a file seen there was written)
 ``statem:{s}:stops:ID:SESSION``    string       how often a host's session was told to go on; for a week
 ``statem:{s}:due``                 sorted set   run id, scored by when the reaper is to look at it (server ms)
 ``statem:{s}:runs``                sorted set   run id, scored by creation (ms)

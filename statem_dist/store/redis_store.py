@@ -69,6 +69,7 @@ COMMIT = Script("commit")
 LOAD = Script("load")
 RENEW = Script("renew")
 REMIND = Script("remind")
+FORGET = Script("forget")
 
 
 class RedisStore:
@@ -191,6 +192,14 @@ class RedisStore:
         arguments: list[str | int | bytes] = [overdue.run_id, version, again_ms, overdue.score, int(hinted)]
         arguments += [push.message for push in pushes]
         return bool(self._run(REMIND, key_list, arguments))
+
+    def postpone(self, run_id: str, again_ms: int) -> None:
+        """Move a reminder, whatever its run is by now. See ``Store.postpone``."""
+        self.call("ZADD", keys.due(keys.shard_of(run_id)), "XX", self.clock() + again_ms, run_id)
+
+    def forget(self, run_id: str) -> None:
+        """Remove a reminder if there is no such run any more."""
+        self._run(FORGET, [keys.run(run_id), keys.due(keys.shard_of(run_id))], [run_id])
 
     # --- runbooks, pointers, logs ---------------------------------------------------------------------------
 

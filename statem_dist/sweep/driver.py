@@ -22,9 +22,10 @@ from statem_dist.checks.command import CANNOT_EXECUTE
 from statem_dist.checks.environment import inline_environment, statem_variables
 from statem_dist.checks.output import text_of
 from statem_dist.checks.process import Finished, Supervisor
+from statem_dist.deadline import Deadline
 from statem_dist.engine import Engine, StartRequest
 from statem_dist.errors import StatemError
-from statem_dist.follow import Deadline, Settled
+from statem_dist.follow import Settled
 from statem_dist.protocol.graph import Node
 from statem_dist.protocol.model import Actor, Place, Run
 from statem_dist.protocol.progress import decided_here

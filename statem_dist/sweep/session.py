@@ -18,9 +18,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from statem_dist.checks.process import Supervisor
+from statem_dist.deadline import Deadline
 from statem_dist.embedded import foreground, server
 from statem_dist.engine import Engine, new_run_id
-from statem_dist.follow import Deadline
 from statem_dist.protocol.progress import CHECKS_QUEUE
 from statem_dist.settings import Settings
 from statem_dist.sweep.crew import Crew

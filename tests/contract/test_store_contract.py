@@ -357,6 +357,26 @@ def test_a_reminder_of_another_version_is_void(bench: Bench) -> None:
     assert bench.due("r") == int(seen.score)
 
 
+def test_a_reminder_is_postponed_whatever_its_run_is(bench: Bench) -> None:
+    """No version is compared; where there is no reminder, none is made."""
+    written(bench.store, replace(decided(None, start()), due_ms=-1))
+    now = bench.store.clock()
+    bench.store.postpone("r", 3_600_000)
+    due = bench.due("r")
+    assert due is not None
+    assert due >= now + 3_600_000
+    bench.store.postpone("nobody", 1000)
+    assert bench.due("nobody") is None
+
+
+def test_only_the_reminder_of_a_run_that_is_gone_is_forgotten(bench: Bench) -> None:
+    """The one of a run that is there stays."""
+    written(bench.store, replace(decided(None, start()), due_ms=-1))
+    bench.store.forget("r")
+    bench.store.forget("nobody")
+    assert bench.due("r") is not None
+
+
 def test_repeated_messages_are_counted(bench: Bench) -> None:
     """The count of dispatches grows with each reminder that says it is one, also where the messages go by another
     broker, and a commit begins it anew."""

@@ -169,13 +169,21 @@ def test_stdout_is_one_json_document(furnished: Site, words: str, exit_code: int
     "words",
     ["start plain.yaml", "cur", "state", "ls a", "next", "history", "runs", "goto b", "save", "doctor"],
 )
-@pytest.mark.parametrize("url", [NOWHERE["STATEM_REDIS_URL"], "carrier-pigeon://coop"], ids=["refused", "scheme"])
-def test_an_unreachable_store_is_one_json_document(furnished: Site, words: str, url: str) -> None:
+def test_an_unreachable_store_is_one_json_document(furnished: Site, words: str) -> None:
     """Exit code 8 (for ``doctor``, whose errors are its findings, 1), the reason, and what to do about it."""
-    said = furnished.run(*words.split(), "--json", **{**NOWHERE, "STATEM_REDIS_URL": url})
+    said = furnished.run(*words.split(), "--json", **NOWHERE)
     assert said.exit_code == (1 if words == "doctor" else 8), said
     require_one_document(said)
     assert "STATEM_REDIS_URL" in said.stdout
+    assert "doctor" not in said.stdout
+
+
+@pytest.mark.parametrize("words", ["start plain.yaml", "cur", "doctor"])
+def test_a_store_that_can_be_no_redis_is_a_usage_error(furnished: Site, words: str) -> None:
+    """A variable that holds no URL of a Redis is refused like any other that is malformed."""
+    said = furnished.json(*words.split(), expect=64, STATEM_REDIS_URL="carrier-pigeon://coop")
+    assert said["code"] == "usage"
+    assert "STATEM_REDIS_URL" in said["error"]
 
 
 def require_one_document(said: Said) -> None:
@@ -263,6 +271,71 @@ def test_the_program_explains_itself(furnished: Site, words: list[str]) -> None:
 
 
 # --- places ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["cur", "next", "ls a", "state", "history", "evidence", "prompt", "compact-prompt", "dynamic path"],
+)
+def test_looking_for_a_run_makes_no_state_directory(site: Site, words: str) -> None:
+    """Where nothing was ever started there is no run, and nothing is made or started to find that out."""
+    said = site.json(*words.split(), expect=1)
+    assert (said["error"], said["details"]) == ("No active run.", {"state_dir": str(site.state_dir)})
+    assert str(site.state_dir) in said["hint"]
+    assert not site.state_dir.exists()
+
+
+def test_lists_of_runs_make_no_state_directory(site: Site) -> None:
+    """They are empty; a run that is named is not found; nothing is made or started to find that out."""
+    assert site.json("runs") == {"ok": True, "runs": []}
+    assert str(site.state_dir) in site.run("runs").stdout
+    assert site.json("approvals") == {"ok": True, "approvals": []}
+    assert site.json("cur", "--run-id", "r", expect=1)["error"] == "Run not found: r"
+    assert not site.state_dir.exists()
+
+
+def test_what_start_cannot_use_is_named(site: Site) -> None:
+    """A workspace that is not there and a queue that no worker could serve make no run; a changed run id is told."""
+    path = str(site.write("plain.yaml", PLAIN))
+    assert "elsewhere" in site.json("start", path, "--workspace", "elsewhere", expect=1)["error"]
+    assert "'a b'" in site.json("start", path, "--queue", "a b", expect=1)["error"]
+    said = site.run("start", path, "--run-id", "a/b", "--json")
+    assert said.data["run_id"] == "a-b"
+    assert "run id 'a/b' is used as 'a-b'" in said.stderr
+    assert (said.data["rebound"], said.data["migrated_from"]) == (None, None)
+
+
+def test_a_run_that_follows_an_edited_runbook_is_told_so(site: Site) -> None:
+    """On stderr and in the document: which versions, and from which node the run had to be moved."""
+    before = site.start(PLAIN)
+    site.write("r.yaml", PLAIN.replace("Read.", "Read twice."))
+    said = site.run("start", "r.yaml", "--json")
+    edited = said.data["spec_hash"]
+    assert said.data["rebound"] == {"previous_hash": before["spec_hash"], "spec_hash": edited}
+    assert said.data["migrated_from"] is None
+    assert f"{before['spec_hash'][:12]} -> {edited[:12]}" in said.stderr
+    site.write("r.yaml", "nodes: {other: {in_hook: [{run: 'exit 1'}], next: b}, b: The end.}")
+    moved = site.run("start", "r.yaml", "--json")
+    assert moved.exit_code == 2
+    assert moved.data["details"]["migrated_from"] == "a"
+    assert moved.data["details"]["rebound"]["previous_hash"] == edited
+    assert re.search(r"'a', which is gone; it is on 'other' now", moved.stderr)
+
+
+def test_warnings_of_an_invalid_runbook_are_shown(site: Site) -> None:
+    """The misspelt keyword beside an error is often its cause; in JSON both stand in the details."""
+    path = str(site.write("bad.yaml", "nodes: {a: {promt: x, next: nowhere}}"))
+    for words in (["validate", path], ["start", path]):
+        said = site.run(*words)
+        assert said.exit_code == 1
+        assert "Warning: " in said.stderr
+        assert "did you mean 'prompt'?" in said.stderr
+    invalid = site.json("validate", path, expect=1)["details"]
+    valid = site.json("validate", str(site.write("good.yaml", "nodes: {a: {promt: x}}")))
+    for document in (invalid, valid):
+        (sentence,), (detail,) = document["warnings"], document["warning_details"]
+        assert "did you mean 'prompt'?" in sentence
+        assert (detail["message"], detail["hint"]) == ("unknown keyword 'promt'", "did you mean 'prompt'?")
 
 
 def test_a_state_directory_that_cannot_be_is_named(site: Site) -> None:

@@ -88,8 +88,14 @@ def test_a_run_that_waits_says_so(site: Site, with_worker: bool) -> None:
     assert [run["run_id"] for run in site.json("runs", "--status", "waiting")["runs"]] == ["r"]
     looking = site.json("cur", "--run-id", "r")
     assert (looking["status"], looking["current"], looking["in_flight"]["transition"]) == ("waiting", "a", "t2")
+    assert looking["in_flight"]["waiting_reason"] == f"somebody has to decide: {DECISION}"
+    listed = site.run("approvals").stdout
+    assert f"    statem-dist approve {DECISION}\n" in listed
+    assert "asked by agent" in listed
+    assert "expires in" in listed
     refused = site.json("goto", "b", "--run-id", "r", "--yes", expect=5)
     assert refused["code"] == "transition_in_flight"
+    assert "statem-dist cancel" in refused["hint"]
     assert site.lines("checked") == ["checked"]
 
 
@@ -99,8 +105,11 @@ def test_a_decision_may_be_named_by_its_run(site: Site) -> None:
     unclear = site.json("approve", "r", expect=1)
     assert "before_transfer.0" in unclear["error"]
     assert "before_transfer.1" in unclear["error"]
+    told = site.run("approve", "r/t2/before_transfer.9")
+    assert (told.exit_code, "no check of that id" in told.stderr) == (5, True)
     first = site.json("approve", DECISION)
     assert (first["outcome"], first["current"]) == ("pending", "a")
+    assert first["waiting_reason"] == "somebody has to decide: r/t2/before_transfer.1"
     assert site.json("approve", "r")["current"] == "b"
     assert "none" in site.json("approve", "r", expect=1)["error"]
 
@@ -240,7 +249,8 @@ def test_without_a_worker_the_next_command_ends_a_wait(site: Site) -> None:
     eventually(lambda: waiting_ids(site) == [], "the wait is over")
     (entry,) = site.history()
     assert (entry["event"], reasons(entry)["before_transfer.0"]) == ("goto_blocked", "expired")
-    assert "as expired" in site.json("approve", DECISION, expect=5)["error"]
+    for named in (DECISION, "r"):
+        assert "as expired" in site.json("approve", named, expect=5)["error"]
     assert site.json("goto", "b", "--run-id", "r", "--yes")["current"] == "b"
 
 

@@ -132,9 +132,21 @@ def test_what_is_registered_where_nothing_is_accepted_is_not_run(site: Site) -> 
     said = site.run("dynamic", "write", "checks.json", "--json")
     assert (said.exit_code, said.data["checks"]) == (0, 1)
     assert "no dynamic_before_transfer" in said.stderr
+    assert "no dynamic_before_transfer" in site.run("dynamic", "path").stderr
     assert len(site.json("dynamic", "list")["producers"]) == 1
     moved = site.json("goto", "b")
     assert moved["dynamic_before_transfer"]["configured"] is False
+
+
+def test_what_is_written_is_answered_for(site: Site) -> None:
+    """The answer says that it is stored, by whom and in which role, under both names; a misspelt keyword is told."""
+    start(site)
+    site.write("checks.json", '[{"run": "true", "timeot": 5}]')
+    said = site.run("dynamic", "write", "checks.json", "--role", "critic", "--json")
+    assert (said.data["stored"], said.data["agent_role"], said.data["role"]) == (True, "critic", "critic")
+    assert "did you mean 'timeout'?" in said.stderr
+    where = site.json("dynamic", "path", "--role", "critic")
+    assert (where["agent_role"], where["role"]) == ("critic", "critic")
 
 
 def test_a_person_cannot_wave_failing_checks_through(site: Site) -> None:

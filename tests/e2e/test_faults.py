@@ -86,7 +86,10 @@ def test_the_next_command_settles_what_a_killed_one_left(site: Site) -> None:
     killed = site.begin("goto", "b", "--run-id", "r")
     in_the_middle(site)
     killed.kill()
-    assert site.json("cur", "--run-id", "r")["current"] == "b"
+    looked = site.run("cur", "--run-id", "r")
+    assert "Finishing transition t2 (a -> b) that was left" in looked.stderr
+    assert "statem-dist cancel --run-id r" in looked.stderr
+    assert "Current: b" in looked.stdout
     assert len(site.lines("begun")) == 2
     assert site.events() == ["goto"]
     eventually(lambda: not site.processes("sleep\x00611"), "the killed command's tree is gone", site.processes)
@@ -100,6 +103,59 @@ def test_goto_itself_finishes_what_a_killed_one_left(site: Site) -> None:
     killed.kill()
     assert site.json("goto", "b", "--run-id", "r")["transition"] == "t2"
     assert site.events() == ["goto"]
+
+
+def test_a_command_that_outlives_its_caller_is_ended_before_it_is_run_again(site: Site) -> None:
+    """It ignores SIGTERM, so it dies only at the end of its grace; the second begins after that."""
+    command = "trap '' TERM; echo $$ >> begun; [ $(wc -l < begun) -gt 1 ] || sleep 611; kill -0 $(head -n 1 begun)"
+    site.start(f'nodes:\n  a: {{before_transfer: [{{run: "{command}"}}], next: b}}\n  b: The end.\n')
+    killed = site.begin("goto", "b", "--run-id", "r")
+    in_the_middle(site)
+    killed.kill()
+    # The second copy asks whether the first is there.
+    blocked = site.json("goto", "b", "--run-id", "r", expect=2)
+    assert blocked["details"]["transition"] == "t2"
+    assert len(site.lines("begun")) == 2
+
+
+def test_another_request_than_the_killed_one_is_not_answered_by_what_that_left(site: Site) -> None:
+    """Who confirms does not hear that nobody confirmed: the leftover ends as it must, then the own ``goto`` begins."""
+    site.start(
+        'nodes:\n  a: {before_transfer: [{type: manual, text: "ok?"}, {run: "echo $$ >> begun; '
+        '[ $(wc -l < begun) -gt 1 ] || sleep 611"}], next: b}\n  b: The end.\n'
+    )
+    killed = site.begin("goto", "b", "--run-id", "r")
+    in_the_middle(site)
+    killed.kill()
+    assert site.json("goto", "b", "--run-id", "r", "--yes", "--agent-id", "bob")["transition"] == "t3"
+    assert site.events() == ["goto_blocked", "goto"]
+
+
+def test_a_stopped_caller_loses_its_claim_with_its_lease(site: Site) -> None:
+    """Another command goes on after it, and ends its command first; the stopped one learns how it ended."""
+    site.start(HANGS_ONCE)
+    stopped = site.begin("goto", "b", "--run-id", "r", "--json")
+    in_the_middle(site)
+    os.kill(stopped.pid, signal.SIGSTOP)
+    eventually(lambda: site.run("goto", "b", "--run-id", "r").exit_code == 0, "the lease has run out")
+    assert not site.processes("sleep\x00611")
+    os.kill(stopped.pid, signal.SIGCONT)
+    said = stopped.wait()
+    assert (said.exit_code, said.data["transition"]) == (0, "t2")
+    assert site.events() == ["goto"]
+
+
+def test_a_cancellation_ends_the_pause_before_another_try(site: Site) -> None:
+    """Whoever waits for the time of the next try notices it at once."""
+    retry = "retry: {on: [failed], maximum_attempts: 2, initial_interval: 600}"
+    site.start(
+        f'nodes:\n  a: {{before_transfer: [{{run: "echo $$ >> begun; exit 75", {retry}}}], next: b}}\n  b: End.\n'
+    )
+    waiting = site.begin("goto", "b", "--run-id", "r", "--json")
+    eventually(lambda: "retry" in site.run("history", "--raw", "--run-id", "r").stdout, "the first try has failed")
+    site.json("cancel", "--run-id", "r")
+    assert waiting.wait().exit_code == 1
+    assert len(site.lines("begun")) == 1
 
 
 @pytest.mark.parametrize("with_worker", [False, True], ids=["inline", "worker"])
@@ -134,7 +190,8 @@ def test_ctrl_c_ends_the_command_and_leaves_the_rest_to_the_next(site: Site) -> 
     said = interrupted.wait()
     assert said.exit_code == 130
     assert "is not settled yet" in said.stderr
-    assert "statem-dist cur" in said.stderr
+    for way in ("cur", "cancel"):
+        assert f"`statem-dist {way} --run-id r`" in said.stderr
     assert "Traceback" not in said.stderr
     eventually(lambda: not site.processes("sleep\x00611"), "the command is gone", site.processes)
     moved = site.json("goto", "b", "--run-id", "r")
@@ -238,6 +295,11 @@ def test_redis_may_be_away_for_ten_seconds(site: Site, take_away: Callable[[Site
     eventually(lambda: here in site.run("doctor", "--json").stdout, "the worker has announced itself again")
     again = site.json("goto", "c", "--run-id", "r")
     assert here in again["results"][0]["by"]
+    lost = worker.stderr.count("is away; trying until it is back")
+    assert lost == worker.stderr.count("the broker is back")
+    assert lost == 1 or take_away is freeze_server
+    assert "Celery 6.0" not in worker.stderr
+    assert "Cannot connect" not in worker.stderr
 
 
 @pytest.fixture

@@ -82,7 +82,7 @@ def test_following_may_begin_now(blocked: Site) -> None:
         blocked.json("goto", target, "--run-id", "r")
     said = watching.wait()
     assert [line.split("  ")[1] for line in said.stdout.splitlines()] == [
-        "goto_blocked a -> b at before_transfer (1 failed)",
+        "goto_blocked a -> b at before_transfer (failed: before_transfer.0)",
         "goto a -> b",
         "goto b -> c",
     ]

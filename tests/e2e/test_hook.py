@@ -95,10 +95,16 @@ def test_without_a_run_nothing_is_said_or_made(site: Site) -> None:
     assert not site.state_dir.exists()
 
 
-@pytest.mark.parametrize("url", ["redis://127.0.0.1:1/0", "carrier-pigeon://coop"])
-def test_an_unreachable_store_lets_the_agent_stop(site: Site, url: str) -> None:
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("redis://127.0.0.1:1/0", "state store cannot be used"),
+        ("carrier-pigeon://coop", "STATEM_REDIS_URL must begin with"),
+    ],
+)
+def test_an_unreachable_store_lets_the_agent_stop(site: Site, url: str, told: str) -> None:
     """The human is told what is wrong."""
-    assert "state store cannot be used" in stop(site, FIRST, STATEM_REDIS_URL=url)["systemMessage"]
+    assert told in stop(site, FIRST, STATEM_REDIS_URL=url)["systemMessage"]
 
 
 def test_a_store_that_does_not_answer_lets_the_agent_stop(site: Site) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.support.programs import Site
@@ -86,6 +88,10 @@ def test_what_cannot_be_imported_is_refused_and_the_rest_is_not(site: Site) -> N
     assert [each["code"] for each in details["refused"]] == ["invalid"]
     assert "broken" in details["refused"][0]["source"]
     assert site.json("import", ".statem/runs/broken", expect=1)["code"] == "invalid"
+    folder.add("future", version=99)
+    text = site.run("import", ".statem").stdout
+    assert "Refused: broken: " in text
+    assert re.search(r"^Refused: future: .*version 99.*\n    Use a newer version", text, re.MULTILINE)
 
 
 def test_wrong_requests_are_refused(site: Site) -> None:
@@ -105,4 +111,5 @@ def test_warnings_go_to_stderr(site: Site) -> None:
     said = site.run("import", ".statem", "--json")
     assert "Warning: " in said.stderr
     assert "mood" in said.stderr
+    assert "demo: " in said.stderr
     assert any("mood" in warning for warning in said.data["runs"][0]["warnings"])

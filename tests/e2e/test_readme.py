@@ -40,9 +40,9 @@ nodes:
 """
 
 
-def blocks(language: str) -> list[str]:
-    """Return the README's fenced blocks in one language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+def blocks(language: str, document: str = README) -> list[str]:
+    """Return the fenced blocks of a document in one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", document, re.MULTILINE | re.DOTALL)
 
 
 def commands_with_output(block: str) -> Iterator[tuple[str, str]]:
@@ -82,6 +82,16 @@ def test_the_first_run_goes_as_shown(site: Site) -> None:
         )
         printed = done.stdout.replace(str(site.folder), SHOWN_FOLDER)
         assert normalised(printed) == normalised(shown), command
+
+
+@pytest.mark.parametrize("document", [README, REFERENCE], ids=["readme", "reference"])
+def test_the_example_of_a_sweep_runs(site: Site, document: str) -> None:
+    """The sweep file of a document works as it stands, beside a runbook and the agent that it names."""
+    site.write("runbook.yaml", "nodes: {work: {prompt: Go., before_transfer: [{run: cat out}], next: done}, done: }")
+    site.write("agent.sh", 'echo "$STATEM_VAR_MODEL" > out\n')
+    site.write("answers.sweep.yaml", blocks("yaml sweep", document)[0])
+    counts = site.json("sweep", "run", "answers.sweep.yaml", "--limit", "1")["counts"]
+    assert counts["passed"] == counts["planned"] > 1
 
 
 def keys_of(value: Any) -> set[str]:

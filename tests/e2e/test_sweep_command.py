@@ -86,6 +86,21 @@ def test_a_server_that_was_there_stays(site: Site) -> None:
     assert (run["current"], run["status"]) == ("done", "finished")
 
 
+def test_a_server_that_up_has_taken_over_stays(site: Site) -> None:
+    """An ``up`` that came while the sweep ran keeps the server that the sweep had started."""
+    agent = 'touch "$STATEM_SWEEP_DIR/begun"; until [ -e "$STATEM_SWEEP_DIR/opened" ]; do sleep 0.05; done; touch out'
+    sweep = site.begin("sweep", "run", write(site, agent, trials=1))
+    eventually(lambda: (site.folder / "begun").exists() or not sweep.running, "the agent is called")
+    stack = site.begin("up", "-c", "1")
+    eventually(lambda: "ready: " in stack.stdout or not stack.running, "the worker is ready")
+    server_pid = site.server_pid
+    site.write("opened")
+    assert sweep.wait().exit_code == 0
+    assert site.server_pid == server_pid
+    stack.interrupt()
+    assert stack.wait().exit_code == 0
+
+
 def test_only_chooses_trials(site: Site) -> None:
     """``--only`` keeps the trials with that value, and refuses what the sweep does not have."""
     sweep = write(site, "touch out", matrix={"model": ["small", "large"]}, trials=1)
@@ -101,10 +116,15 @@ def test_exit_codes(site: Site) -> None:
     assert site.json("sweep", "run", stuck)["counts"]["stuck"] == 1
     refused = site.json("sweep", "run", stuck, "--exit-status", expect=6)
     assert refused["error"] == "1 of 1 trials have not passed."
+    assert refused["details"]["ok"] is False
+    told = site.run("sweep", "run", stuck)
+    assert "stuck: on 'work' after 1 steps; 'done' was refused: before_transfer.0 check_failed" in told.stdout
+    (sweep_id,) = {path.name for path in (site.state_dir / "sweeps").iterdir() if path.name in told.stderr}
+    assert f"Sweep {sweep_id}; its workspaces: {site.state_dir / 'sweeps' / sweep_id}" in told.stderr
     broken = site.run("sweep", "run", write(site, "no-such-agent", trials=2))
     assert broken.exit_code == 1
     assert "2 of 2 trials could not be judged." in broken.stderr
-    assert "the agent command could not be started (exit 127)" in broken.stdout
+    assert "2 trials: error: the agent command could not be started (exit 127)" in broken.stdout
 
 
 def test_a_mistake_in_the_file_costs_nothing(site: Site) -> None:

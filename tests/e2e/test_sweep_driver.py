@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from statem_dist.checks.process import Supervisor
+from statem_dist.deadline import Deadline
 from statem_dist.embedded import server
 from statem_dist.engine import Engine
-from statem_dist.follow import Deadline
 from statem_dist.settings import Settings
 from statem_dist.sweep.driver import Driver
 from statem_dist.sweep.pool import Pool
@@ -129,6 +129,7 @@ def test_an_agent_that_takes_too_long(track: Track) -> None:
     ("agent", "node", "said"),
     [
         ("no-such-agent", "", "the agent command could not be started (exit 127)"),
+        ("./agent.sh", "", 'name a file beside the sweep file as "$STATEM_SWEEP_DIR/FILE"'),
         (
             "true",
             "in_hook: [{type: command, run: exit 4}]",
@@ -170,6 +171,7 @@ def test_what_an_agent_is_given(track: Track) -> None:
         "STATEM_CURRENT": "work",
         "STATEM_ATTEMPT": "1",
         "STATEM_PYTHON": sys.executable,
+        "STATEM_SWEEP_DIR": str(track.folder),
     }
     assert first.items() >= expected.items()
     assert "STATEM_BLOCKED_FILE" not in first

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from typing import Any
 
@@ -51,6 +52,12 @@ def executed_by(result: dict[str, Any], worker: Program) -> bool:
     return f":{worker.pid}:" in result["by"]
 
 
+def finding(site: Site, what: str) -> dict[str, Any]:
+    """Return what ``doctor`` has found about something."""
+    findings = site.json("doctor")["findings"]
+    return next(each for each in findings if each["what"] == what)
+
+
 # --- stopping and sharing --------------------------------------------------------------------------------------
 
 
@@ -66,6 +73,7 @@ def test_a_warm_shutdown_loses_nothing(site: Site) -> None:
     assert first.running
     site.write("opened")
     assert first.wait().exit_code == 0
+    assert re.search(r"stopped; [012] unbegun messages handed back\n\Z", first.stderr)
     assert sum(executors(site).values()) == 1
     assert site.redis("LLEN", "checks") == 11
     second = site.worker("-c", "2")
@@ -141,6 +149,12 @@ def test_pinned_work_goes_to_its_queue_alone(site: Site) -> None:
     free = site.json("goto", "b", "--run-id", "free")
     assert executed_by(free["results"][0], common)
     assert site.redis("LLEN", "gpu") == 1
+    assert finding(site, "queue gpu") == {
+        "level": "warning",
+        "what": "queue gpu",
+        "found": "1 messages wait",
+        "fix": "Nobody serves it: statem-dist worker -Q gpu",
+    }
     pinned_worker = site.worker("-c", "1", "-Q", "gpu")
     eventually(lambda: all_on(site, "b"), "the pinned run has moved")
     assert executed_by(site.history("pinned")[0]["before_transfer"][0], pinned_worker)
@@ -153,12 +167,8 @@ def test_reviews_go_to_the_queue_of_reviews(site: Site) -> None:
         "nodes: {a: {before_transfer: [{run: 'true'}, {type: llm_review, prompt: Good?, accept_contains: ACCEPT}],"
         " next: b}, b: The end.}"
     )
-    waiting = site.begin("goto", "b", "--run-id", "r", "--json")
-    eventually(lambda: site.redis("LLEN", "llm") == 1, "the review is queued")
     reviewer = site.worker("-c", "1", "-Q", "llm", STATEM_LLM_REVIEW_CMD="cat > review.txt; echo ACCEPT")
-    said = waiting.wait()
-    assert said.exit_code == 0, said
-    command, review = said.data["results"]
+    command, review = site.json("goto", "b", "--run-id", "r")["results"]
     assert executed_by(command, commands)
     assert executed_by(review, reviewer)
     assert review["tier"] == "judgment"
@@ -227,8 +237,14 @@ def test_a_password_in_an_address_is_not_shown(site: Site) -> None:
 
 @pytest.mark.parametrize(
     ("words", "named"),
-    [(["--pool", "gevent"], "gevent"), (["-Q", ","], "-Q"), (["-c", "0"], "-c"), (["--log-level", "LOUD"], "LOUD")],
-    ids=["pool", "queues", "concurrency", "log-level"],
+    [
+        (["--pool", "gevent"], "gevent"),
+        (["-Q", ","], "-Q"),
+        (["-c", "0"], "-c"),
+        (["--log-level", "LOUD"], "LOUD"),
+        (["--pass-env", "NOT_SET"], "NOT_SET"),
+    ],
+    ids=["pool", "queues", "concurrency", "log-level", "pass-env"],
 )
 def test_an_option_that_cannot_be_honoured_is_a_usage_error(site: Site, words: list[str], named: str) -> None:
     """Exit code 64 and a sentence that names the value; nothing is started."""
@@ -298,17 +314,62 @@ def test_a_forged_message_does_nothing(site: Site) -> None:
 # --- everything at once --------------------------------------------------------------------------------------------
 
 
+def up(site: Site, *words: str) -> Program:
+    """Start ``up`` with one slot and wait until its worker takes work."""
+    stack = site.begin("up", "-c", "1", *words)
+    eventually(lambda: "ready: " in stack.stdout or not stack.running, "the worker is ready")
+    return stack
+
+
 def test_up_runs_everything_and_leaves_nothing(site: Site) -> None:
     """``up`` starts the server and a worker that executes; Ctrl-C stops both with exit code 0 and nothing is left."""
-    stack = site.begin("up", "-c", "1")
-    eventually(lambda: "ready: " in stack.stdout or not stack.running, "the worker is ready")
+    stack = up(site, "--grace", "1.5")
     site.start("nodes: {a: {before_transfer: [{run: 'true'}], next: b}, b: The end.}")
     moved = site.json("goto", "b", "--run-id", "r")
     assert moved["results"][0]["by"].startswith("worker:")
     stack.interrupt()
     said = stack.wait()
     assert said.exit_code == 0, said
+    assert "running checks get 1.5 s" in said.stdout
     assert "Traceback" not in said.stdout + said.stderr
     if HAS_PROC:
         assert not site.processes()
     assert site.json("cur", "--run-id", "r")["current"] == "b"
+
+
+def test_one_up_per_state_directory(site: Site) -> None:
+    """A second ``up`` is refused and leaves the first one's server alone; ``down`` ends the first, and says so."""
+    stack = up(site)
+    server_pid = site.server_pid
+    second = site.run("up")
+    assert second.exit_code == 5, second
+    assert f"(process {stack.pid})" in second.stderr
+    assert stack.running
+    assert site.server_pid == server_pid
+    down = site.json("down")
+    assert (down["stopped"], down["up_pid"]) == (True, stack.pid)
+    assert stack.wait().exit_code == 0
+    assert "the server has ended" not in stack.stdout
+    assert site.json("down")["stopped"] is False
+
+
+def test_a_worker_that_was_killed_is_not_present(site: Site) -> None:
+    """``doctor`` lists nobody whose process on this host has ended, however short ago it was heard of."""
+    worker = site.worker("-c", "1")
+    assert f":{worker.pid}:" in finding(site, "workers")["found"]
+    worker.kill()
+    assert finding(site, "workers")["found"] == "none; commands execute checks themselves"
+
+
+def test_a_caller_executes_what_the_workers_do_not_serve(site: Site) -> None:
+    """With a worker for commands alone the caller reviews itself, and leaves the commands to the worker."""
+    site.start(
+        'nodes:\n  a: {before_transfer: [{run: "true"}, {type: llm_review, prompt: "good?"}, {run: "true"}], next: b}\n'
+        "  b: The end.\n"
+    )
+    worker = site.worker("-c", "1", "-Q", "checks")
+    moved = site.json("goto", "b", "--run-id", "r", STATEM_LLM_REVIEW_CMD="echo ACCEPT")
+    assert moved["outcome"] == "committed"
+    (entry,) = site.history()
+    executed = [f":{worker.pid}:" in result["by"] for result in entry["before_transfer"]]
+    assert executed == [True, False, True]

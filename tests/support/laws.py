@@ -62,7 +62,8 @@ def evidence_given(transition: Transition) -> set[EvidenceTier]:
     found: set[EvidenceTier] = set()
     for planned in transition.plan:
         result = transition.results.get(planned.id)
-        proves = planned.check.stops and not isinstance(planned.check.do, Evidence | Unmet)
+        gates = planned.purpose in ("before_transfer", "dynamic_before_transfer", "condition")
+        proves = gates and planned.check.stops and not isinstance(planned.check.do, Evidence | Unmet)
         if proves and result is not None and result.passed:
             found.add("attestation" if result.outcome.reason == "confirmed" else result.tier)
     return found

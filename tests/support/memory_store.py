@@ -111,6 +111,16 @@ class MemoryStore:
         stored.hints += hinted
         return True
 
+    def postpone(self, run_id: str, again_ms: int) -> None:
+        """Move a reminder, whatever its run is by now."""
+        if run_id in self.due:
+            self.due[run_id] = self.now + again_ms
+
+    def forget(self, run_id: str) -> None:
+        """Remove a reminder if there is no such run any more."""
+        if run_id not in self.runs:
+            self.due.pop(run_id, None)
+
     def dynamic(self, run_id: str, entry_id: str) -> dict[str, bytes]:
         """Return the dynamic checks that were registered for an entry."""
         return dict(self.registered.get((run_id, entry_id), {}))

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
+from typer.main import get_command
 
 from statem_dist.cli.commands import COMMANDS, load
+from statem_dist.cli.completing import KINDS
 from statem_dist.cli.declare import Argument, Option, parameters_of
 from statem_dist.cli.full import make_app
+from statem_dist.cli.main import run
 from statem_dist.cli.quick import NotPlain, read
 
 
@@ -81,10 +84,49 @@ def test_every_command_is_declared_and_says_what_it_does(name: str) -> None:
         assert parameter.declared.help or isinstance(parameter.declared, Argument), f"{name}: {parameter.name}"
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_shows_how_it_is_called(name: str) -> None:
+    """Its help ends with an example; ``transfer`` is another name of ``goto`` and shares its words."""
+    shown = {"transfer": "goto"}.get(name, name)
+    assert f"Example: statem-dist {shown}" in str(load(name).__doc__)
+
+
+def test_every_declared_kind_of_value_can_be_offered() -> None:
+    """A declaration cannot name something that a shell is never offered."""
+    declared = {each.declared.complete for name in COMMANDS for each in parameters_of(load(name))}
+    assert declared == {"", *KINDS}
+
+
+def test_flags_are_shown_without_a_value() -> None:
+    """The help shows what stands for the value of an option, and a flag has none."""
+    full: Any = get_command(make_app())
+    flags = [parameter for parameter in full.commands["goto"].params if parameter.name in ("wait", "yes", "as_json")]
+    assert [flag.metavar for flag in flags] == ["", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "hint"),
+    [
+        ("goto", "Missing argument 'TARGET'.", "`statem-dist goto --help` shows how it is called."),
+        ("goto b --timeout", "Option '--timeout' requires", "`statem-dist goto --help` shows how it is called."),
+        ("dynamic write", "Missing argument 'FILE'.", "`statem-dist dynamic write --help` shows how it is called."),
+        ("runs --status lost", "'--status': 'lost' is not one of", "`statem-dist runs --help` shows how it is called."),
+        ("dynamic wriet", "No such command 'wriet'", "`statem-dist dynamic --help` lists the commands."),
+        ("statsu", "No such command 'statsu'", "`statem-dist --help` lists the commands."),
+    ],
+)
+def test_a_mistake_is_told_with_where_to_look(
+    words: str, error: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The hint names the help of the command that was meant, as far as the words say which."""
+    assert run(words.split()) == 64
+    said = capsys.readouterr().err
+    assert error in said
+    assert f"Hint: {hint}\n" in said
+
+
 def test_the_full_application_has_the_same_commands() -> None:
     """Help and completion know every command of the table, and no other."""
-    from typer.main import get_command
-
     full: Any = get_command(make_app())
     names = {
         name if not hasattr(command, "commands") else f"{name} {verb}"

@@ -19,7 +19,7 @@ from statem_dist.protocol.graph import Check, Manual, Node, Retry, Runbook, Step
 from statem_dist.protocol.model import Run
 from statem_dist.protocol.outcome import Outcome
 from statem_dist.protocol.progress import Batch
-from statem_dist.reaper import Reaper
+from statem_dist.reaper import PUSHED_BACK_MS, Reaper
 from statem_dist.settings import Settings
 from statem_dist.store.base import Change, Push, Snapshot
 from tests.support.builders import (
@@ -539,42 +539,53 @@ def test_a_retry_and_a_wait_are_both_remembered() -> None:
     assert site.due_in() == 7_000
 
 
-def test_a_reminder_of_a_run_that_is_gone_is_no_error() -> None:
-    """A run that was removed under its reminder is passed over."""
-    site = Site()
-    site.store.due["gone"] = 0
-    assert Reaper(site.coordinator).reap_once() == 1
+# --- what cannot be looked after --------------------------------------------------------------------------------
 
 
-def test_an_unreadable_run_does_not_keep_others_waiting(caplog: pytest.LogCaptureFixture) -> None:
-    """A run that cannot be read is logged, and those behind it are looked after."""
+@pytest.mark.parametrize("error", [StoredDataUnreadable("It is damaged."), KeyError("doc")], ids=["ours", "defect"])
+def test_a_run_that_cannot_be_read_does_not_keep_others_waiting(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is pushed back behind those that can be helped, and told of once."""
     site = Site(one_by_one(shell()))
     site.apply(site.goto())
     site.messages()
-    site.store.due["damaged"] = 0
     load = site.store.load
 
-    def fragile(run_id: str) -> Snapshot | None:
-        if run_id == "damaged":
-            raise StoredDataUnreadable("It is damaged.")
+    def damaged(run_id: str) -> Snapshot | None:
+        if run_id == "poison":
+            raise error
         return load(run_id)
 
-    site.store.load = fragile  # type: ignore[method-assign]
+    site.store.load = damaged  # type: ignore[method-assign]
+    site.store.due["poison"] = EPOCH
     site.store.now = site.store.due["r"]
-    assert Reaper(site.coordinator).reap_once() == 2
+    reaper = Reaper(site.coordinator)
+    assert reaper.reap_once() == 2
     assert site.messages() == ["t2/before_transfer.0"]
-    assert "run damaged cannot be looked after: It is damaged." in caplog.text
+    assert site.store.due["poison"] == site.store.now + PUSHED_BACK_MS
+    site.store.due["poison"] = site.store.now
+    reaper.reap_once()
+    assert caplog.text.count("poison cannot be looked after") == 1
+
+
+def test_the_reminder_of_a_run_that_is_gone_is_removed() -> None:
+    """Not at the first look, when somebody may just have been faster, but at the second."""
+    site = Site()
+    site.store.due["gone"] = EPOCH
+    reaper = Reaper(site.coordinator)
+    assert (reaper.reap_once(), reaper.reap_once(), reaper.reap_once()) == (1, 1, 0)
 
 
 def test_a_store_that_is_away_ends_the_look() -> None:
-    """Without its store the reaper does not go through the whole list; it tries again at its next look."""
-    site = Site(one_by_one(shell()))
-    site.apply(site.goto())
-    site.store.now = site.store.due["r"]
+    """Nothing is pushed back then: the next look finds everything as it was."""
+    site = Site()
+    site.store.due["r"] = EPOCH
 
-    def away(run_id: str) -> Snapshot | None:
-        raise Unavailable(f"no store for {run_id}")
+    def away(*_: object) -> Snapshot | None:
+        raise Unavailable("away")
 
-    site.store.load = away  # type: ignore[method-assign]
+    site.store.load = site.store.postpone = away  # type: ignore[method-assign,assignment]
     with pytest.raises(Unavailable):
         Reaper(site.coordinator).reap_once()
+    assert site.store.due["r"] == EPOCH

@@ -15,7 +15,7 @@ import pytest
 from celery import Celery
 from kombu import Queue
 
-from statem_dist.dispatch import TASK_NAME, NoDispatch, PushWithCommit, task_message
+from statem_dist.dispatch import TASK_NAME, DispatchOthers, NoDispatch, PushWithCommit, task_message
 from statem_dist.protocol.progress import Batch
 from statem_dist.publish import PublishAfterCommit
 from statem_dist.store.redis_client import connect
@@ -184,3 +184,10 @@ def test_a_batch_is_pushed_to_its_queue() -> None:
 def test_whoever_executes_itself_sends_nothing() -> None:
     """The dispatcher of a caller that does the work itself is silent."""
     assert NoDispatch().pushes([BATCH]) == ()
+
+
+def test_only_the_work_of_others_is_sent() -> None:
+    """Whoever executes one queue itself leaves the other queues to workers."""
+    review = Batch(run="r", transition="t1", checks=("in_hook.2",), queue="llm")
+    pushes = DispatchOthers(PushWithCommit(), ("llm",)).pushes([BATCH, review])
+    assert [push.queue for push in pushes] == [QUEUE]

@@ -16,6 +16,7 @@ from statem_dist import errors
 from statem_dist.checks import process, supervisor
 from statem_dist.checks.context import Limits
 from statem_dist.checks.environment import RUN_NAMES
+from statem_dist.cli.completing import LIMIT_SECONDS as COMPLETION_SECONDS
 from statem_dist.cli.full import make_app
 from statem_dist.cli.hook import LIMIT_SECONDS
 from statem_dist.embedded import server
@@ -298,6 +299,7 @@ def test_error_codes_are_those_of_the_error_tree() -> None:
             OPERATIONS,
             f"announces\nitself every {ANNOUNCE_SECONDS:g} seconds and counts as gone {PRESENCE_SECONDS:g} seconds",
         ),
+        (CLI, f"as far as they are found within {COMPLETION_SECONDS:g} s"),
         (OPERATIONS, f"A start waits {server.START_TIMEOUT_SECONDS:g} seconds"),
         (OPERATIONS, f"up to {Limits().output_bytes_max >> 10} KiB of the output"),
     ],

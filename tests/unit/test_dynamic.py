@@ -252,6 +252,62 @@ def test_a_dropped_file_that_has_vanished_blocks_with_a_reason(site: Site) -> No
     assert found.origin == Origin(agent_id="dropper", at=0)
 
 
+def test_a_dropped_file_that_was_seen_must_not_vanish(site: Site) -> None:
+    """Nobody gets rid of a check by deleting its file; back again, or registered anew, all is well."""
+    path = site.drop(json.dumps([TEST]))
+    site.found()
+    path.unlink()
+    (found,) = site.found()
+    assert (found.origin.agent_id, found.checks) == ("dropper", ())
+    assert f"{path} was dropped by dropper and has vanished" in found.error
+    assert texts(snapshot(ANYTHING, [found], NOBODY)) == [found.error]
+    site.drop(json.dumps([TEST]))
+    assert [each.error for each in site.found()] == [""]
+    site.write([TEST, TEST], by=Actor("dropper"))
+    assert [(len(each.checks), each.error) for each in site.found()] == [(2, "")]
+
+
+def test_an_older_registration_does_not_stand_in_for_a_vanished_file(site: Site) -> None:
+    """The file was the newer word of its agent."""
+    site.write([TEST])
+    path = site.drop(json.dumps([TEST, TEST]), agent="implementer")
+    site.found()
+    path.unlink()
+    (found,) = site.found()
+    assert "has vanished" in found.error
+
+
+@pytest.mark.parametrize("spoken", ["registered", "dropped"])
+def test_a_dropped_file_does_not_speak_for_somebody_who_has_spoken(site: Site, spoken: str) -> None:
+    """Naming another agent as producer does not replace that agent's checks; it is an error of the file's own agent."""
+    if spoken == "registered":
+        site.write([TEST], by=Actor("reviewer"))
+    else:
+        site.drop(json.dumps([TEST]), agent="reviewer")
+    site.drop(json.dumps({"producer": {"agent_id": "reviewer"}, "checks": []}), agent="me")
+    mine, theirs = site.found()
+    assert (mine.origin.agent_id, mine.checks) == ("me", ())
+    assert "only reviewer may replace them" in mine.error
+    assert (theirs.origin.agent_id, len(theirs.checks), theirs.error) == ("reviewer", 1, "")
+
+
+def test_a_file_belongs_to_the_agent_whose_name_it_can_only_hint_at(site: Site) -> None:
+    """An agent id that makes no file name is found by the file name that it leads to."""
+    site.write([TEST], by=Actor("claude code"))
+    site.drop(json.dumps([TEST, TEST]), agent="claude-code")
+    assert [(each.origin.agent_id, len(each.checks)) for each in site.found()] == [("claude code", 2)]
+
+
+def test_a_damaged_registration_blocks_with_a_reason(site: Site) -> None:
+    """It is no crash, and the other agents' checks are read."""
+    site.write([TEST])
+    site.store.save_dynamic("r", site.run.entry_id, "bob", b'{"origin": {"agent_id"')
+    broken, sound = site.found()
+    assert broken.origin == Origin(agent_id="bob")
+    assert "What bob has registered cannot be read" in broken.error
+    assert sound.error == ""
+
+
 def test_a_dropped_file_that_the_node_does_not_accept_blocks(site: Site) -> None:
     """The node's rules hold for dropped files as for registered ones."""
     site.drop(json.dumps(["look"]))
@@ -328,6 +384,7 @@ def test_the_question_is_asked_also_where_nothing_is_registered() -> None:
     assert isinstance(unmet.check.do, Unmet)
     assert "requires dynamic checks" in unmet.check.do.text
     assert "at least 2" in unmet.check.do.text
+    assert "dynamic write FILE" in unmet.check.do.text, "what is missing says how to supply it"
 
 
 def test_an_approval_does_not_replace_the_checks(site: Site) -> None:

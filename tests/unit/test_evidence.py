@@ -105,6 +105,7 @@ def test_a_decision_says_whose_it_was() -> None:
             "id": GATE,
             "type": "manual",
             "purpose": "before_transfer",
+            "text": "sure?",
             "reason": "approved",
             "by": "alice",
             "self_confirmed": False,
@@ -133,10 +134,11 @@ def test_what_could_not_have_blocked_is_no_evidence() -> None:
     assert backing_of(moved(replace(shell(), on_failure="continue"))).strongest is None
 
 
-def test_what_comes_after_the_commit_is_no_evidence() -> None:
-    """The target's ``in_hook`` runs when the run stands there already; the ``out_hook`` ran before."""
-    backing = backing_of(moved(out_hook=one_by_one(shell()), in_hook=one_by_one(shell())))
-    assert [proof.planned.id for proof in backing.proofs] == ["out_hook.0"]
+def test_a_hook_is_no_evidence() -> None:
+    """Hooks are run for their effect, before the move as well as after it: that they worked proves nothing."""
+    edge = Edge("a", "b", hook=one_by_one(shell()))
+    backing = backing_of(moved(edge=edge, out_hook=one_by_one(shell()), in_hook=one_by_one(shell())))
+    assert (backing.strongest, backing.proofs) == (None, ())
 
 
 def test_a_demand_for_evidence_is_none() -> None:
@@ -203,7 +205,8 @@ def test_the_table_is_aligned() -> None:
         "attested",
         "judged",
     ]
-    assert "release (by agent itself)" in lines[1]
+    assert "before_transfer.0 release (by agent itself)" in lines[1]
+    assert "before_transfer.2 command: true" in lines[1], "a check without a name is told by what it runs"
     assert lines[2].split() == ["t2", "a", "->", "b", "none", "-", "-", "-", "-"]
     for heading in ("strongest", "verified", "decided", "attested", "judged"):
         column = lines[0].index(heading)

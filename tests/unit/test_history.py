@@ -85,6 +85,8 @@ def busy() -> Site:
     site.goto("b", failure("spawn_failed"))
     site.apply(Goto(runbook=site.runbook, target="b", by=AGENT))
     site.apply(Cancel(transition=f"t{site.run.transitions}", reason="enough", by=AGENT))
+    site.goto("b", FAILED)
+    site.goto("b", FAILED)
     site.goto("b")
     return site
 
@@ -99,6 +101,8 @@ BUSY = [
     "goto_error",
     "goto_cancelled",
     "goto_blocked",
+    "goto_blocked",
+    "goto_blocked",
 ]
 
 
@@ -106,12 +110,34 @@ def test_each_move_is_told_once_in_order() -> None:
     """One entry per settled transition, oldest first; a start tells its ``in_hook``, too."""
     site = busy()
     assert site.events() == BUSY
-    assert site.told("event", "from", "to", "stage")[-4:] == [
+    assert site.told("event", "from", "to", "stage")[-6:] == [
         ("goto", "b", "a", None),
         ("goto_error", "a", "b", "before_transfer"),
         ("goto_cancelled", "a", "b", None),
+        ("goto_blocked", "a", "b", "before_transfer"),
+        ("goto_blocked", "a", "b", "before_transfer"),
         ("goto_blocked", "a", "b", "max_attempts"),
     ]
+
+
+def test_what_did_not_end_by_itself_says_why() -> None:
+    """A cancelled transition has the reason and who gave it; one that could not be evaluated has its reason."""
+    told = {entry["event"]: entry for entry in history(busy().store, busy().run)}
+    assert (told["goto_cancelled"]["reason"], told["goto_cancelled"]["by"]) == ("enough", AGENT.id)
+    assert told["goto_error"]["reason"] == "spawn_failed"
+    assert "by" not in told["goto_error"], "nobody ended it"
+    assert not {"reason", "by"} & (told["goto"].keys() | told["goto_blocked"].keys())
+
+
+def test_a_move_whose_in_hook_failed_says_so() -> None:
+    """It is a move all the same; its stage names the hook."""
+    site = Site(loop(Node("a"), in_hook=one_by_one(replace(shell(), retry=Retry(maximum_attempts=1)))))
+    site.goto("b")
+    site.apply(ClaimWork(transition="t2", check="in_hook.0", worker=WORKER))
+    assert site.run.transition is not None
+    token = site.run.transition.token
+    site.apply(RecordOutcomes(transition="t2", token=token, worker=WORKER, outcomes=(FAILED,)))
+    assert site.told("event", "stage")[-1] == ("goto", "in_hook")
 
 
 def test_an_entry_has_the_number_of_the_event_that_opened_it() -> None:

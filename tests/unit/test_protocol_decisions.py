@@ -353,6 +353,16 @@ def test_who_decides_too_late_does_not_decide() -> None:
         verdict(desk, approved=True)
 
 
+def test_what_cannot_be_decided_says_why() -> None:
+    """A transition that others have followed, and a check that the transition does not have, are told apart."""
+    desk = waiting(SURE)
+    with pytest.raises(Conflict, match=r"no check of that id \(waiting there: before_transfer.0\)"):
+        verdict(desk, approved=True, check="before_transfer.7")
+    for earlier in ("t1", "t9"):
+        with pytest.raises(Conflict, match="not the latest one of the run, which is t2"):
+            desk.apply(Decide(earlier, FIRST, True, "", ALICE, True))
+
+
 def test_a_wait_without_a_limit_never_expires() -> None:
     """Without a ``timeout`` the question stays open, however late it is."""
     desk = waiting(SURE)
@@ -411,6 +421,14 @@ def test_what_could_not_have_blocked_is_no_evidence(check: Check) -> None:
     assert desk.reasons["condition.0"] == "check_failed"
     assert (desk.transition.outcome, desk.run.node) == ("blocked", "a")
     assert "verified" in desk.transition.results["condition.0"].outcome.output
+
+
+def test_a_hook_is_no_evidence() -> None:
+    """An edge that is judged after the ``out_hook`` does not take its success for a proof."""
+    edge = Edge("a", "b", require_evidence="verified")
+    desk = waiting(edge=edge, order="persist_first", hook=one_by_one(shell()))
+    desk.work(PASSED)
+    assert (desk.reasons["condition.0"], desk.run.node) == ("check_failed", "a")
 
 
 def test_one_demand_does_not_satisfy_another() -> None:

@@ -216,6 +216,7 @@ def test_a_review_without_reviewer_becomes_a_question(confirmations: Confirmatio
     result = desk.transition.results["before_transfer.0"]
     assert (result.outcome.reason, result.tier) == (reason, "decision")
     assert "good?" in result.outcome.output
+    assert result.outcome.output.startswith("No reviewer is configured"), "also where it was confirmed"
 
 
 @pytest.mark.parametrize(
@@ -547,6 +548,22 @@ def test_max_attempts_counts_before_any_check() -> None:
     assert desk.run.attempts == {"b": 2}
 
 
+def test_what_was_cancelled_or_could_not_be_evaluated_is_no_attempt() -> None:
+    """Only what was judged counts: another try after a cancellation and an error is still the first."""
+    check = replace(shell(), retry=Retry(maximum_attempts=1))
+    desk = Desk(loop(Node("a", before_transfer=one_by_one(check)), Edge("a", "b", max_attempts=2)))
+    desk.goto()
+    assert desk.run.attempts == {"b": 1}
+    desk.apply(Cancel(transition=desk.transition.id, reason="", by=AGENT))
+    assert desk.run.attempts == {}
+    desk.goto()
+    desk.work(FAILED)
+    desk.goto()
+    desk.work(failure("spawn_failed"))
+    assert desk.transition.outcome == "error"
+    assert desk.run.attempts == {"b": 1}
+
+
 def test_attempts_count_per_entry() -> None:
     """Entering a node anew, also from itself, begins the counts anew."""
     runbook = Runbook(
@@ -677,6 +694,7 @@ def test_cancel_ends_an_open_transition() -> None:
     token = desk.claim()
     desk.apply(Cancel(transition="t2", reason="changed my mind", by=AGENT))
     assert (desk.transition.outcome, desk.transition.reason) == ("cancelled", "changed my mind")
+    assert desk.events[-1].by == AGENT, "the log says who did it"  # type: ignore[union-attr]
     assert desk.run.status == "active"
     assert desk.offered == []
     assert desk.record(token, PASSED) == []

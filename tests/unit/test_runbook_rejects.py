@@ -196,7 +196,7 @@ def test_strict_refuses_unknown_and_misplaced_keywords_at_every_level() -> None:
     assert [line.removeprefix("- loop.yaml:").split(": ", 1)[1] for line in lines(UNKNOWN, strict=True)] == [
         "root: unknown keyword 'inital'; did you mean 'initial'?",
         "node 'draft': unknown keyword 'promt'; did you mean 'prompt'?",
-        "node 'draft': unknown keyword 'state_hooks'; it is ignored here; use in_hook and out_hook",
+        "node 'draft': unknown keyword 'state_hooks'",
         "nodes.draft.before_transfer[0]: unknown keyword 'exsits'; did you mean 'exists'?",
         "nodes.draft.before_transfer[1]: unknown keyword 'path'; a command check does not take it",
         "nodes.draft.before_transfer[1].retry: unknown keyword 'jiter'; did you mean 'jitter'?",

@@ -7,11 +7,12 @@ import random
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from statem_dist.sweep.pool import Pool
-from statem_dist.sweep.report import Report, document, table, write
-from statem_dist.sweep.results import STATES, Outcome, TrialResult, total
+from statem_dist.sweep.report import Report, document, table, troubles, write
+from statem_dist.sweep.results import STATES, Outcome, Scoreboard, TrialResult, total
 from statem_dist.sweep.spec import load_sweep
 from statem_dist.sweep.trials import Trial
 
@@ -132,6 +133,51 @@ def test_the_document_says_all(report: Report) -> None:
         (2, "passed"),
         (3, "failed"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "interrupted", "must_pass", "ok"),
+    [
+        ("passed", False, True, True),
+        ("stuck", False, False, True),
+        ("stuck", False, True, False),
+        ("error", False, False, False),
+        ("passed", True, False, False),
+    ],
+)
+def test_what_is_ok_depends_on_what_was_asked(
+    report: Report, outcome: Outcome, interrupted: bool, must_pass: bool, ok: bool
+) -> None:
+    """Trials that were judged are fine, unless they had to pass."""
+    board = Scoreboard(trials(1))
+    board.begin(trials(1)[0])
+    board.end(result(trials(1)[0], outcome))
+    ended = msgspec.structs.replace(report, rows=board.rows(("agent",)), interrupted=interrupted)
+    assert document(ended, must_pass=must_pass)["ok"] is ok
+
+
+def test_equal_troubles_are_told_once(report: Report) -> None:
+    """Errors come before what was judged, the commonest first; folders of trials make no difference."""
+    reasons: list[tuple[Outcome, str]] = [
+        ("timeout", "slow"),
+        ("stuck", "/w/2/out.txt is missing"),
+        ("passed", "ended on 'done'"),
+        ("error", "no reviewer"),
+        ("stuck", "/w/5/out.txt is missing"),
+        ("stuck", "another"),
+    ]
+    results = [
+        msgspec.structs.replace(result(trial, outcome), reason=reason)
+        for trial, (outcome, reason) in zip(trials(len(reasons)), reasons, strict=True)
+    ]
+    troubled = msgspec.structs.replace(report, results=results)
+    assert troubles(troubled, 4) == [
+        "r-4: error: no reviewer",
+        "2 trials: stuck: ./out.txt is missing",
+        "r-6: stuck: another",
+        "r-1: timeout: slow",
+    ]
+    assert troubles(troubled, 1) == ["r-4: error: no reviewer", "and 4 more"]
 
 
 def test_the_table_has_a_row_per_combination(report: Report) -> None:

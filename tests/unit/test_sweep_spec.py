@@ -69,6 +69,7 @@ labels: {team: blue}
     assert (sweep.env, sweep.queue, sweep.labels) == ({"BUDGET": "10"}, "lab", {"team": "blue"})
     assert sweep.success == {"good"}
     assert sweep.runbook_path == (tmp_path / "loop.yaml").resolve()
+    assert sweep.folder == tmp_path
 
 
 def test_the_smallest_file(tmp_path: Path) -> None:
@@ -116,6 +117,7 @@ def test_an_axis_from_an_installed_package(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("- a\n", "trial.sweep.yaml: must be a mapping"),
+        ("nodes: [a]\n", "trial.sweep.yaml: this is a runbook, not a sweep file"),
         ("name: x\n", "trial.sweep.yaml:1:1: sweep: requires 'runbook'"),
         ("runbook: loop.yaml\nmatrx: {}\n", ":2:1: sweep: unknown keyword 'matrx'; did you mean 'matrix'?"),
         ("runbook: loop.yaml\nagent: {rn: x}\n", ":2:9: agent: unknown keyword 'rn'; did you mean 'run'?"),
@@ -180,12 +182,14 @@ def test_a_mistake_is_named_with_its_place(tmp_path: Path, text: str, said: str)
 
 def test_all_mistakes_are_named_at_once(tmp_path: Path) -> None:
     """Nobody has to mend one problem to be told of the next; they come in the order of the file."""
-    text = "runbook: loop.yaml\nmatrix: {a: [x, x], b: {from: no.txt}}\nexclude: [{c: 1}]\nenv: {STATEM_TRIAL: 1}\n"
+    text = "runbook: loop.yaml\nmatrix: {a: [x, x], b: {from: no.txt}}\nexclude: [{c: 1}]\n"
+    text += "env: {STATEM_TRIAL: 1, STATEM_SWEEP_DIR: /}\n"
     assert [line.split(": ")[1] for line in complaints(tmp_path, text)] == [
         "matrix.a[1]",
         "matrix.b",
         "exclude[0].c",
         "env.STATEM_TRIAL",
+        "env.STATEM_SWEEP_DIR",
     ]
 
 

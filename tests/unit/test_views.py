@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from msgspec.structs import replace
+
 from statem_dist import views
 from statem_dist.protocol.commands import Goto
 from statem_dist.protocol.graph import Check, Edge, Node, Unmet
@@ -61,3 +65,38 @@ def test_only_a_limited_edge_tells_its_attempts() -> None:
     told = answer(limited)
     assert "attempt" not in told, "a try that was refused is none"
     assert (told["stage"], told["attempts_used"], told["results"]) == ("max_attempts", 1, [])
+
+
+def test_a_limited_exit_of_the_current_node_says_how_often_it_was_tried() -> None:
+    """In ``cur``, ``next`` and ``ls``; the exits of other nodes were not tried in this entry."""
+    desk = Desk(loop(Node("a", before_transfer=one_by_one(shell())), Edge("a", "b", max_attempts=2)))
+    told = [views.next_nodes(desk.run, desk.runbook)["next"][0]["attempts_used"]]
+    for _ in range(3):
+        desk.goto()
+        if desk.run.in_flight:
+            desk.work(FAILED)
+        told.append(views.next_nodes(desk.run, desk.runbook)["next"][0]["attempts_used"])
+    assert told == [0, 1, 2, 2]
+    (back,) = views.exit_views(desk.run, desk.runbook, "b")
+    assert "attempts_used" not in back
+
+
+def test_where_a_run_stands_includes_how_the_last_attempt_ended() -> None:
+    """With what stopped it alone; null before the first attempt, while one is under way, and after a move."""
+
+    def told() -> dict[str, Any]:
+        return views.node_status(desk.run, desk.runbook, "agent", "a worker has it")
+
+    gate = one_by_one(replace(shell("lint"), on_failure="continue"), shell("make"))
+    desk = Desk(loop(Node("a", before_transfer=gate)))
+    assert (told()["last_attempt"], told()["in_flight"]) == (None, None)
+    desk.goto()
+    assert told()["last_attempt"] is None
+    assert told()["in_flight"]["waiting_reason"] == "a worker has it"
+    desk.work(FAILED, FAILED)
+    last = told()["last_attempt"]
+    assert [result["run"] for result in last.pop("results")] == ["make"]
+    assert last == {"transition": "t2", "to": "b", "outcome": "blocked", "stage": "before_transfer", "reason": None}
+    desk.goto()
+    desk.work(PASSED, PASSED)
+    assert told()["last_attempt"] is None

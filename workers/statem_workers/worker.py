@@ -101,7 +101,7 @@ def run_worker(options: WorkerOptions, settings: Settings) -> int:
         quiet=True,
     )
     worker.start()
-    logger.info("stopped; %d messages handed back", len(handed_back))
+    logger.info("stopped; %d unbegun messages handed back", len(handed_back))
     return int(worker.exitcode or 0)
 
 
