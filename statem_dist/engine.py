@@ -159,9 +159,11 @@ class Engine:
             raise no_active_run(state_dir)
         return run_id
 
-    def questions(self, run_id: str, target: str) -> tuple[Question, ...]:
-        """Return what a ``goto`` to a target will ask somebody to confirm; empty when there is no such edge."""
-        run = self.run(run_id)
+    def questions(self, run: Run, target: str) -> tuple[Question, ...]:
+        """Return what a ``goto`` to a target will ask somebody to confirm; empty when there is no such edge.
+
+        The answers are for the entry on which ``run`` stands: give it as ``from_entry`` together with them.
+        """
         runbook = self.runbook(run.runbook)
         edge = runbook.edge(run.node, target)
         if edge is None:

@@ -61,6 +61,11 @@ WORKER_NAMES = frozenset(
 """What a worker hands on of its own environment, next to ``LC_*``: what programs need to work, and nothing to steal."""
 
 
+STORE_WITHHELD = "STATEM_STORE_WITHHELD"
+"""Set for commands on a worker whose store they cannot reach: a ``statem-dist`` that they call says so, where it would
+otherwise begin an instance of its own."""
+
+
 def statem_variables(
     *,
     run_id: str,

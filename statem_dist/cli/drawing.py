@@ -41,9 +41,7 @@ def graph(
         Path | None, Argument(metavar="RUNBOOK", help="A runbook file; without it, the runbook of the run.")
     ] = None,
     run_id: RunIdOption = None,
-    format: Annotated[
-        Literal["mermaid", "dot", "svg", "json"], Option("--format", help="What to print.")
-    ] = "mermaid",
+    format: Annotated[Literal["mermaid", "dot", "svg", "json"], Option("--format", help="What to print.")] = "mermaid",
     state_dir: StateDirOption = None,
     as_json: JsonOption = False,
 ) -> Answer:

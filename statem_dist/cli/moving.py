@@ -22,7 +22,7 @@ from statem_dist.cli.session import (
     usable_run_id,
     variables_here,
 )
-from statem_dist.errors import Conflict, ExitCode, Invalid, Usage
+from statem_dist.errors import Conflict, ExitCode, Invalid, StatemError, Usage
 from statem_dist.protocol.model import Confirmations
 
 if TYPE_CHECKING:
@@ -129,8 +129,15 @@ def start(
             confirmations=Confirmations(everything=yes),
             labels=_pairs(label, "--label"),
         )
-        settled = engine.start(request, Deadline(timeout), on_waiting=say_waiting)
+        previous = engine.store.active(at.scope)
+        # Before the in_hook, so that an interrupted start is resumed by the next one.
         engine.store.activate(scopes, target)
+        try:
+            settled = engine.start(request, Deadline(timeout), on_waiting=say_waiting)
+        except StatemError:
+            if engine.store.load(target) is None and previous is not None:
+                engine.store.activate((at.scope,), previous)
+            raise
         rebinding = _rebinding(engine.store, existing.run, settled.run) if existing else None
         if rebinding is not None:
             warn(*_told_of(rebinding, target))
@@ -168,7 +175,7 @@ def goto(
         by = at.actor(agent_id, agent_role, run)
         at_terminal = not yes and not as_json and sys.stdin.isatty() and on_manual == "fail"
         if confirm or decline or at_terminal:
-            questions = at.engine.questions(run.id, target)
+            questions = at.engine.questions(run, target)
             confirmations = confirmations_of(questions, confirm or (), decline or (), reason, everything=yes)
             if at_terminal:
                 confirmations = ask_questions(questions, confirmations)
@@ -182,6 +189,8 @@ def goto(
                 by,
                 confirmations,
                 on_manual=on_manual,
+                # Answers that name checks are for the questions of this entry, and for no other.
+                from_entry=run.entry_id if confirmations.checks or confirmations.declined else None,
                 wait=wait,
                 deadline=Deadline(timeout),
                 on_event=ticker,

@@ -14,8 +14,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from statem_dist.checks.environment import STORE_WITHHELD
 from statem_dist.cli.declare import Option
-from statem_dist.errors import Usage
+from statem_dist.errors import Unavailable, Usage
 from statem_dist.protocol.model import Actor, Run
 from statem_dist.settings import Settings
 
@@ -108,6 +109,11 @@ class Session:
 def session(state_dir: str | None) -> Iterator[Session]:
     """Open the store that a command is for, and close what was opened for it."""
     at = Session(Settings.from_environment(os.environ, state_dir=state_dir))
+    if at.settings.embedded and os.environ.get(STORE_WITHHELD):
+        raise Unavailable(
+            "A check or hook on this worker cannot reach the state of its run.",
+            hint="The address of the store is withheld from commands; what they may know is in their environment.",
+        )
     try:
         yield at
     finally:

@@ -14,7 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from statem_dist.cli import main
 from statem_dist.embedded.place import Place
+from statem_dist.engine import Engine, Question
+from statem_dist.protocol.model import Run
 from tests.support.programs import COMMAND, HAS_PROC, Said, Site, eventually
 
 pytestmark = pytest.mark.e2e
@@ -382,3 +385,43 @@ def test_commands_that_start_together_share_one_server(site: Site) -> None:
     assert sorted(run["run_id"] for run in site.json("runs")["runs"]) == runs
     if HAS_PROC:
         assert len(site.processes("unixsocketperm")) == 1, "one keeper, which has one server"
+
+
+# --- who answers what --------------------------------------------------------------------------------------------
+
+
+def test_answers_count_for_the_questions_that_were_seen(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When somebody else moves the run between question and answer, the answer is to nothing: exit code 5."""
+    asks = "before_transfer: [{type: manual, text: May it go?}]"
+    site.start(f"nodes: {{a: {{{asks}, next: [c, b]}}, c: {{{asks}, next: b}}, b: The end.}}")
+    for name, value in site.environment.items():
+        monkeypatch.setenv(name, value)
+    asked = Engine.questions
+
+    def asked_while_it_moves(engine: Engine, run: Run, target: str) -> tuple[Question, ...]:
+        questions = asked(engine, run, target)
+        assert site.json("goto", "c", "--yes")["current"] == "c"
+        return questions
+
+    monkeypatch.setattr(Engine, "questions", asked_while_it_moves)
+    assert main.run(["goto", "b", "--confirm", "before_transfer.0"]) == 5
+    assert site.json("cur")["current"] == "c"
+
+
+def test_an_interrupted_start_is_resumed(site: Site) -> None:
+    """The run that it made is the active one, and the next start goes on with it."""
+    path = str(site.write("slow.yaml", "nodes: {a: {in_hook: {run: 'touch begun; sleep 30', idempotent: true}}}"))
+    program = site.begin("start", path)
+    eventually((site.folder / "begun").exists, "the hook has begun")
+    program.interrupt()
+    assert program.wait().exit_code == 130
+    (run,) = site.json("runs")["runs"]
+    site.write("slow.yaml", "nodes: {a: A.}")
+    assert site.json("start", path)["run_id"] == run["run_id"]
+
+
+def test_a_command_on_a_far_worker_starts_no_instance_of_its_own(site: Site) -> None:
+    """Where the address of the store is withheld, the command line says so, and makes nothing."""
+    said = site.run("cur", "--json", STATEM_STORE_WITHHELD="1")
+    assert (said.exit_code, said.data["code"]) == (8, "unavailable")
+    assert not site.state_dir.exists()

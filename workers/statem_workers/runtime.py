@@ -10,7 +10,7 @@ import os
 
 from msgspec import Struct
 
-from statem_dist.checks.environment import worker_environment
+from statem_dist.checks.environment import STORE_WITHHELD, worker_environment
 from statem_dist.checks.process import Supervisor
 from statem_dist.coordinator import Coordinator
 from statem_dist.engine import dispatcher_for
@@ -62,8 +62,11 @@ class Runtime:
         self.coordinator = Coordinator(store, dispatcher_for(settings, store_url(settings)), settings)
         self.supervisor = Supervisor(kill_grace_seconds=settings.kill_grace_seconds)
 
+        # The embedded instance of the run's own state directory is found without an address.
+        withheld = {} if store_url(settings).startswith("unix://") else {STORE_WITHHELD: "1"}
+
         def environment(place: Place, variables: dict[str, str]) -> dict[str, str]:
-            return worker_environment(os.environ, place.env, options.pass_env, variables)
+            return worker_environment(os.environ, place.env, options.pass_env, variables | withheld)
 
         self.executor = Executor(
             coordinator=self.coordinator,
