@@ -124,6 +124,7 @@ class Engine:
         self.watcher.close()
         for inline in self._inline_workers.values():
             inline.close()
+        self.store.client.close()
 
     # --- reading -------------------------------------------------------------------------------------------
 

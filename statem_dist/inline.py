@@ -61,6 +61,7 @@ class InlineWorker:
         self.alone = alone
         self.coordinator = Coordinator(store, DispatchOthers(dispatcher, queues), settings)
         self._supervisor = Supervisor(kill_grace_seconds=settings.kill_grace_seconds)
+        self._renewals = renewals
         self._leases = LeaseKeeper(renewals, settings.lease_seconds, settings.kill_grace_seconds)
 
         def environment(place: Place, variables: dict[str, str]) -> dict[str, str]:
@@ -72,6 +73,7 @@ class InlineWorker:
         """End every command that still runs."""
         self._leases.close()
         self._supervisor.close()
+        self._renewals.client.close()
 
     def carry_out(self, applied: Applied, follower: Follower, deadline: Deadline) -> Settled:
         """Execute a transition that was just opened, and perhaps claimed; see ``finish`` for how far."""
