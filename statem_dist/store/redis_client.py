@@ -73,8 +73,8 @@ class RedisClient:
             return RedisSubscription(subscription)
 
     def close(self) -> None:
-        """Close the pool."""
-        self._client.close()
+        """Close what nobody uses. A subscription is closed by whoever reads it, and a call by its end."""
+        self._client.connection_pool.disconnect(inuse_connections=False)
 
 
 class RedisSubscription:
