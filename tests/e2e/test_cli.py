@@ -410,7 +410,8 @@ def test_answers_count_for_the_questions_that_were_seen(site: Site, monkeypatch:
 
 def test_an_interrupted_start_is_resumed(site: Site) -> None:
     """The run that it made is the active one, and the next start goes on with it."""
-    path = str(site.write("slow.yaml", "nodes: {a: {in_hook: {run: '[ -e begun ] || { touch begun; sleep 30; }', idempotent: true}}}"))
+    slow_once = "[ -e begun ] || { touch begun; sleep 30; }"
+    path = str(site.write("slow.yaml", f"nodes: {{a: {{in_hook: {{run: '{slow_once}', idempotent: true}}}}}}"))
     program = site.begin("start", path)
     eventually((site.folder / "begun").exists, "the hook has begun")
     program.interrupt()
