@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Any, TypeAlias, Union
 
 Argument: TypeAlias = str | bytes | int | float
-Reply: TypeAlias = Union[str, bytes, int, "ReplyError", "list[Reply]", None]
-"""Simple strings are ``str``, bulk strings ``bytes``, null ``None``; an error inside an array is a value."""
+Reply: TypeAlias = Union[bytes, int, "ReplyError", "list[Reply]", None]
+"""Strings of both kinds are ``bytes``, null is ``None``; an error inside an array is a value."""
 
 
 _END = b"\r\n"
@@ -140,7 +140,7 @@ class Connection:
             case b":":
                 return _integer(text)
             case b"+":
-                return text.decode(errors="replace")
+                return bytes(text)
             case b"*":
                 count = _integer(text)
                 return None if count < 0 else [self._read() for _ in range(count)]

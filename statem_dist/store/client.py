@@ -54,7 +54,7 @@ class Client(Protocol):
     """What the store needs of a Redis client; usable from several threads."""
 
     def call(self, *command: Argument) -> Any:
-        """Send one command and return its reply.
+        """Send one command and return its reply: strings as bytes, whatever their kind.
 
         Raises:
             Unreachable: no reply.

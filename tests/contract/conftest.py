@@ -1,4 +1,4 @@
-"""The stores that the contract suite runs against: in memory, on fakeredis, on a real server."""
+"""The stores that the contract suite runs against: in memory, on fakeredis, on a real server by either client."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import redis
 
 from statem_dist.store import keys
 from statem_dist.store.base import Store
+from statem_dist.store.client import Client, client_for
 from statem_dist.store.redis_client import RedisClient, connect
 from statem_dist.store.redis_store import RedisStore
+from statem_dist.store.socket_client import SocketClient
 from tests.support.builders import EPOCH
 from tests.support.memory_store import MemoryStore
 from tests.support.servers import RealServer, real_server
@@ -60,11 +62,16 @@ class MemoryBench(Bench):
 
 
 class RedisBench(Bench):
-    """A Redis, real or not."""
+    """A Redis, real or not.
 
-    def __init__(self, client: redis.Redis) -> None:
+    Args:
+        client: looks behind the store.
+        port: what the store itself speaks through; redis-py where it is left out.
+    """
+
+    def __init__(self, client: redis.Redis, port: Client | None = None) -> None:
         self.client = client
-        self.redis_store = RedisStore(RedisClient(client), patience_seconds=PATIENCE_SECONDS)
+        self.redis_store = RedisStore(port or RedisClient(client), patience_seconds=PATIENCE_SECONDS)
         self.store = self.redis_store
 
     def call(self, *command: str | int | bytes) -> Any:
@@ -102,7 +109,7 @@ def private_server() -> Iterator[RealServer]:
         yield private
 
 
-@pytest.fixture(params=["memory", "fakeredis", "real"])
+@pytest.fixture(params=["memory", "fakeredis", "real", "socket"])
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     """Each store in turn, empty."""
     if request.param == "memory":
@@ -111,7 +118,7 @@ def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
         yield from _redis_bench(request)
 
 
-@pytest.fixture(params=["fakeredis", "real"])
+@pytest.fixture(params=["fakeredis", "real", "socket"])
 def redis_bench(request: pytest.FixtureRequest) -> Iterator[RedisBench]:
     """Each Redis in turn, empty."""
     yield from _redis_bench(request)
@@ -126,11 +133,19 @@ def real_bench(real_server_url: str) -> Iterator[RedisBench]:
 
 
 def _redis_bench(request: pytest.FixtureRequest) -> Iterator[RedisBench]:
-    if request.param == "real":
-        client = connect(request.getfixturevalue("real_server_url"))
-    else:
+    client: redis.Redis
+    port: Client | None = None
+    if request.param == "fakeredis":
         client = fakeredis.FakeRedis(server=fakeredis.FakeServer(), protocol=2)
         client.response_callbacks.clear()
+    else:
+        url = request.getfixturevalue("real_server_url")
+        client = connect(url)
+        if request.param == "socket":
+            port = client_for(url, quick=True)
+            assert isinstance(port, SocketClient)
     with client:
         client.flushall()
-        yield RedisBench(client)
+        yield RedisBench(client, port)
+    if port is not None:
+        port.close()

@@ -463,11 +463,11 @@ def test_finding_a_running_server_loads_next_to_nothing(state_dir: Path) -> None
 def test_the_small_client_and_the_server_agree(state_dir: Path) -> None:
     """Nested replies, nulls, scripts and errors of a real server are decoded as they should be."""
     with Connection(str(ensure(state_dir).socket)) as connection:
-        assert connection.call("SET", "blob", bytes(range(256))) == "OK"
+        assert connection.call("SET", "blob", bytes(range(256))) == b"OK"
         assert connection.call("GET", "blob") == bytes(range(256))
         assert connection.call("GET", "none") is None
         assert connection.call("EVAL", "return {1, {'a', false}, {}}", 0) == [1, [b"a", None], []]
         with pytest.raises(ReplyError) as caught:
             connection.call("EVALSHA", "f" * 40, 0)
         assert caught.value.code == "NOSCRIPT"
-        assert connection.call("PING") == "PONG"
+        assert connection.call("PING") == b"PONG"

@@ -46,14 +46,14 @@ def serve() -> Iterator[Serve]:
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        (b"+OK\r\n", "OK"),
+        (b"+OK\r\n", b"OK"),
         (b":-42\r\n", -42),
         (b"$5\r\na\r\nbc\r\n", b"a\r\nbc"),
         (b"$0\r\n\r\n", b""),
         (b"$-1\r\n", None),
         (b"*-1\r\n", None),
         (b"*0\r\n", []),
-        (b"*3\r\n:1\r\n*2\r\n$1\r\nx\r\n$-1\r\n+y\r\n", [1, [b"x", None], "y"]),
+        (b"*3\r\n:1\r\n*2\r\n$1\r\nx\r\n$-1\r\n+y\r\n", [1, [b"x", None], b"y"]),
     ],
 )
 def test_every_reply_type_is_decoded(serve: Serve, answer: bytes, expected: Reply) -> None:
@@ -85,7 +85,7 @@ def test_an_error_inside_an_array_is_a_value(serve: Serve) -> None:
     with Connection(serve(b"*2\r\n+OK\r\n-ERR no\r\n")) as connection:
         reply = connection.call("EXEC")
     assert isinstance(reply, list)
-    assert reply[0] == "OK"
+    assert reply[0] == b"OK"
     assert isinstance(reply[1], ReplyError)
 
 
