@@ -70,16 +70,16 @@ def install(
 
     Example: statem-dist hook install --host claude --dry-run
     """
-    from statem_dist import hosts
+    from statem_dist import hook_settings
 
-    path = hosts.settings_file(host, os.environ, user=user)
+    path = hook_settings.settings_file(host, os.environ, user=user)
     command = f"{os.environ.get('STATEM_COMMAND') or 'statem-dist'} hook stop --host {host}"
-    before = hosts.read(path)
-    after = hosts.with_stop_hook(before, path, command)
+    before = hook_settings.read(path)
+    after = hook_settings.with_stop_hook(before, path, command)
     changed = after != before
     if changed and not dry_run:
-        hosts.write(path, after)
-    difference = hosts.difference(before, after, path)
+        hook_settings.write(path, after)
+    difference = hook_settings.difference(before, after, path)
     data = {
         "ok": True,
         "host": host,

@@ -30,10 +30,10 @@ def import_(
 
     Example: statem-dist import .statem --dry-run
     """
-    from statem_dist import foreign
+    from statem_dist import statem_folders
     from statem_dist.importing import arrival_view, bring
 
-    files = foreign.find(Path(os.path.abspath(folder)))
+    files = statem_folders.find(Path(os.path.abspath(folder)))
     if run_id is not None and len(files) > 1:
         raise Usage(
             f"--run-id names one run, and {folder} holds {len(files)}.", hint="Name the folder of the one you mean."
@@ -44,7 +44,7 @@ def import_(
     with session(state_dir) as at:
         for file in files:
             try:
-                found = foreign.read(file)
+                found = statem_folders.read(file)
                 arrival = bring(at.engine.store, at.settings, found, run_id=asked_for, spec=spec, dry_run=dry_run)
             except StatemError as error:
                 if len(files) == 1 or error.exit_code == ExitCode.UNREACHABLE:

@@ -84,7 +84,7 @@ class Driver:
     def drive(self, trial: Trial) -> TrialResult:
         """Drive a trial to its end; whatever happens is a result."""
         journey = _Journey(self, trial)
-        started_at = _now_ms()
+        started_at = now_ms()
         try:
             verdict = journey.travel()
         except StatemError as error:
@@ -106,7 +106,7 @@ class Driver:
             loops=max(journey.visits.values(), default=1) - 1,
             checks=journey.checks,
             started_at=started_at,
-            ended_at=_now_ms(),
+            ended_at=now_ms(),
         )
 
     def place(self, trial: Trial) -> Place:
@@ -319,5 +319,6 @@ def _executions(settled: Settled) -> int:
     )
 
 
-def _now_ms() -> int:
+def now_ms() -> int:
+    """Return the time in ms since the epoch, as results record it."""
     return time.time_ns() // 1_000_000

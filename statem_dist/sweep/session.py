@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -24,7 +23,7 @@ from statem_dist.engine import Engine, new_run_id
 from statem_dist.protocol.progress import CHECKS_QUEUE
 from statem_dist.settings import Settings
 from statem_dist.sweep.crew import Crew
-from statem_dist.sweep.driver import Driver
+from statem_dist.sweep.driver import Driver, now_ms
 from statem_dist.sweep.pool import Pool
 from statem_dist.sweep.progress import Shown
 from statem_dist.sweep.report import Report
@@ -104,7 +103,7 @@ def run_sweep(
         at_end.callback(agents.close)
         until = Deadline()
         pool = Pool(Driver(sweep, sweep_id, engine, agents, until, environ).drive, trials, concurrency)
-        started_at = _now_ms()
+        started_at = now_ms()
         with _driving(pool, until, agents, engine), _showing(show(len(trials))) as shown:
             kept = f"; its workspaces: {folder}" if options.keep else ""
             shown.say(f"Sweep {sweep_id}{kept}")
@@ -124,7 +123,7 @@ def run_sweep(
             results=pool.board.results(),
             interrupted=stop.wanted,
             started_at=started_at,
-            ended_at=_now_ms(),
+            ended_at=now_ms(),
         )
 
 
@@ -184,7 +183,3 @@ def _showing(shown: Shown) -> Iterator[Shown]:
         yield shown
     finally:
         shown.close()
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -20,13 +20,13 @@ from statem_dist.cli.completing import LIMIT_SECONDS as COMPLETION_SECONDS
 from statem_dist.cli.full import make_app
 from statem_dist.cli.hook import LIMIT_SECONDS
 from statem_dist.embedded import server
-from statem_dist.foreign import HISTORY_BYTES_MAX
-from statem_dist.hosts import HOOK_SECONDS
+from statem_dist.hook_settings import HOOK_SECONDS
 from statem_dist.protocol import decide, outcome
 from statem_dist.protocol.graph import CHECK_TYPES, DynamicConfig, Retry
 from statem_dist.roster import ANNOUNCE_SECONDS, PRESENCE_SECONDS
 from statem_dist.runbook import checks, nodes, parse, tree
 from statem_dist.settings import Settings
+from statem_dist.statem_folders import HISTORY_BYTES_MAX
 from statem_dist.stophook import REMINDERS_MAX, STOP_STATES
 from statem_dist.sweep.results import SCORED, STATES
 from statem_dist.sweep.spec import AGENT_TIMEOUT_SECONDS, TRIALS_MAX, SweepFile, load_sweep

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from statem_dist import foreign
+from statem_dist import statem_folders
 from statem_dist.coordinator import Coordinator
 from statem_dist.dispatch import NoDispatch
 from statem_dist.errors import Conflict, Invalid, NotFound, RunbookInvalid
-from statem_dist.foreign import ForeignRun
 from statem_dist.history import history
 from statem_dist.importing import Arrival, bring
 from statem_dist.protocol.commands import Goto, Resume
@@ -21,6 +20,7 @@ from statem_dist.protocol.decide import decide
 from statem_dist.protocol.evolve import replay
 from statem_dist.protocol.model import Actor, Run
 from statem_dist.settings import Settings
+from statem_dist.statem_folders import ForeignRun
 from tests.support.builders import AGENT, EPOCH
 from tests.support.laws import Judge
 from tests.support.memory_store import MemoryStore
@@ -42,7 +42,7 @@ class Desk:
 
     def found(self, run_id: str = "demo") -> ForeignRun:
         """Return a run as it is read."""
-        return foreign.read(self.folder.path / "runs" / run_id / "state.json")
+        return statem_folders.read(self.folder.path / "runs" / run_id / "state.json")
 
     def bring(
         self, run_id: str = "demo", *, name: str | None = None, spec: Path | None = None, dry_run: bool = False
@@ -172,7 +172,7 @@ def test_an_entry_that_could_not_be_shown_is_left_out(desk: Desk, entry: object)
 def test_of_a_long_history_the_newest_entries_are_taken(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """How many older ones are left out is counted and said."""
     entries = [{"event": "save", "ts": str(number), "node": "design"} for number in range(100)]
-    monkeypatch.setattr(foreign, "HISTORY_BYTES_MAX", 10 * len(json.dumps(entries[50], separators=(",", ":"))))
+    monkeypatch.setattr(statem_folders, "HISTORY_BYTES_MAX", 10 * len(json.dumps(entries[50], separators=(",", ":"))))
     desk.folder.add("demo", history=entries)
     found = desk.found()
     assert (list(found.history), found.left_out) == (entries[90:], 90)
@@ -181,7 +181,7 @@ def test_of_a_long_history_the_newest_entries_are_taken(desk: Desk, monkeypatch:
 
 def test_a_file_that_is_too_large_is_refused(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not read into memory."""
-    monkeypatch.setattr(foreign, "STATE_BYTES_MAX", 100)
+    monkeypatch.setattr(statem_folders, "STATE_BYTES_MAX", 100)
     with pytest.raises(Invalid, match="larger than"):
         desk.found()
 
@@ -189,12 +189,12 @@ def test_a_file_that_is_too_large_is_refused(desk: Desk, monkeypatch: pytest.Mon
 def test_runs_are_found_in_a_folder_of_theirs_or_of_all(desk: Desk, tmp_path: Path) -> None:
     """A run's folder gives that run, the state folder all of them; for other places the error says what to name."""
     desk.folder.add("another")
-    names = [path.parent.name for path in foreign.find(desk.folder.path)]
+    names = [path.parent.name for path in statem_folders.find(desk.folder.path)]
     assert names == ["another", "demo"]
-    assert [path.parent.name for path in foreign.find(desk.folder.path / "runs" / "demo")] == ["demo"]
+    assert [path.parent.name for path in statem_folders.find(desk.folder.path / "runs" / "demo")] == ["demo"]
     for place in (tmp_path, tmp_path / "missing"):
         with pytest.raises(NotFound) as refusal:
-            foreign.find(place)
+            statem_folders.find(place)
         assert ".statem" in refusal.value.hint
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from statem_dist import hosts
+from statem_dist import hook_settings
 from statem_dist.errors import Invalid
 
 COMMAND = "statem-dist hook stop --host claude"
 PATH = Path("settings.json")
-OURS = {"hooks": [{"type": "command", "command": COMMAND, "timeout": hosts.HOOK_SECONDS}]}
+OURS = {"hooks": [{"type": "command", "command": COMMAND, "timeout": hook_settings.HOOK_SECONDS}]}
 
 FOREIGN: dict[str, Any] = {
     "zeta": 1.5,
@@ -28,7 +28,7 @@ FOREIGN: dict[str, Any] = {
 
 def merged(text: str, command: str = COMMAND) -> Any:
     """Return what the settings are with the hook in them."""
-    return json.loads(hosts.with_stop_hook(text, PATH, command))
+    return json.loads(hook_settings.with_stop_hook(text, PATH, command))
 
 
 @pytest.mark.parametrize("text", ["", "\n", "{}", '{"hooks": {}}', '{"hooks": {"Stop": []}}'])
@@ -51,8 +51,8 @@ def test_what_is_there_stays_in_its_order() -> None:
 def test_only_the_hook_is_a_difference(indent: int | str, end: str, ascii_only: bool) -> None:
     """Indentation, escapes and the end of the file stay, so that a diff shows added lines and nothing else."""
     before = json.dumps(FOREIGN, indent=indent, ensure_ascii=ascii_only) + end
-    after = hosts.with_stop_hook(before, PATH, COMMAND)
-    lines = hosts.difference(before, after, PATH).splitlines()
+    after = hook_settings.with_stop_hook(before, PATH, COMMAND)
+    lines = hook_settings.difference(before, after, PATH).splitlines()
     assert not [line for line in lines[2:] if line.startswith("-")]
     assert len([line for line in lines[2:] if line.startswith("+")]) == 9
     assert after.endswith("}" + end)
@@ -60,7 +60,7 @@ def test_only_the_hook_is_a_difference(indent: int | str, end: str, ascii_only: 
 
 def test_line_ends_stay() -> None:
     """A file with the line ends of Windows keeps them."""
-    after = hosts.with_stop_hook('{\r\n  "a": 1\r\n}\r\n', PATH, COMMAND)
+    after = hook_settings.with_stop_hook('{\r\n  "a": 1\r\n}\r\n', PATH, COMMAND)
     assert after.count("\n") == after.count("\r\n") > 3
 
 
@@ -75,15 +75,15 @@ def test_line_ends_stay() -> None:
 )
 def test_a_hook_that_is_there_is_left_alone(command: str) -> None:
     """A second time changes nothing, also when somebody has edited the command."""
-    before = hosts.with_stop_hook(json.dumps(FOREIGN), PATH, command)
-    assert hosts.with_stop_hook(before, PATH, COMMAND) == before
-    assert hosts.difference(before, before, PATH) == ""
+    before = hook_settings.with_stop_hook(json.dumps(FOREIGN), PATH, command)
+    assert hook_settings.with_stop_hook(before, PATH, COMMAND) == before
+    assert hook_settings.difference(before, before, PATH) == ""
 
 
 def test_a_hook_under_another_name_is_known_again() -> None:
     """Where this tool is called by another name, the same command twice is one."""
-    before = hosts.with_stop_hook("", PATH, "./tool hook stop --host codex")
-    assert hosts.with_stop_hook(before, PATH, "./tool hook stop --host codex") == before
+    before = hook_settings.with_stop_hook("", PATH, "./tool hook stop --host codex")
+    assert hook_settings.with_stop_hook(before, PATH, "./tool hook stop --host codex") == before
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_hook_under_another_name_is_known_again() -> None:
 def test_what_cannot_be_merged_is_refused(text: str, said: str) -> None:
     """The message says what is wrong and where."""
     with pytest.raises(Invalid, match=r".") as refusal:
-        hosts.with_stop_hook(text, PATH, COMMAND)
+        hook_settings.with_stop_hook(text, PATH, COMMAND)
     assert said in refusal.value.message
 
 
@@ -119,9 +119,9 @@ def test_each_host_has_its_files(
     """One in the project, one in the home directory, or where the host's own variable says."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/home/somebody")
-    assert hosts.settings_file(host, {}, user=False) == tmp_path / project
-    assert hosts.settings_file(host, {}, user=True) == Path("/home/somebody") / user
-    assert hosts.settings_file(host, elsewhere, user=True) == Path("/c") / Path(user).name
+    assert hook_settings.settings_file(host, {}, user=False) == tmp_path / project
+    assert hook_settings.settings_file(host, {}, user=True) == Path("/home/somebody") / user
+    assert hook_settings.settings_file(host, elsewhere, user=True) == Path("/c") / Path(user).name
 
 
 def test_a_file_is_written_whole(tmp_path: Path) -> None:
@@ -131,10 +131,10 @@ def test_a_file_is_written_whole(tmp_path: Path) -> None:
     real.write_text("{}")
     real.chmod(0o600)
     link = tmp_path / ".claude" / "settings.json"
-    hosts.write(link, "old")
+    hook_settings.write(link, "old")
     link.unlink()
     link.symlink_to(real)
-    hosts.write(link, "ü")
+    hook_settings.write(link, "ü")
     assert (link.is_symlink(), real.read_text(encoding="utf-8")) == (True, "ü")
     assert stat.S_IMODE(real.stat().st_mode) == 0o600
     assert [path.name for path in real.parent.iterdir()] == ["claude.json"]
@@ -145,18 +145,18 @@ def test_what_cannot_be_written_stays(tmp_path: Path) -> None:
     path = tmp_path / "settings.json"
     path.write_text("old")
     with pytest.raises(Invalid, match="cannot be written"):
-        hosts.write(path, "\ud800")
+        hook_settings.write(path, "\ud800")
     (tmp_path / "file").write_text("")
     with pytest.raises(Invalid, match="cannot be written"):
-        hosts.write(tmp_path / "file" / "settings.json", "new")
+        hook_settings.write(tmp_path / "file" / "settings.json", "new")
     assert path.read_text() == "old"
     assert sorted(each.name for each in tmp_path.iterdir()) == ["file", "settings.json"]
 
 
 def test_reading_a_missing_file_gives_nothing(tmp_path: Path) -> None:
     """There is no text; a folder or bytes that are no text are an error that names the path."""
-    assert hosts.read(tmp_path / "none.json") == ""
+    assert hook_settings.read(tmp_path / "none.json") == ""
     (tmp_path / "latin.json").write_bytes(b"\xfc")
     for name in ("", "latin.json"):
         with pytest.raises(Invalid, match="cannot be read"):
-            hosts.read(tmp_path / name)
+            hook_settings.read(tmp_path / name)
