@@ -1,0 +1,1 @@
+"""The REST service: the coordinator's verbs over HTTP, live events, identities."""
