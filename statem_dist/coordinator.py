@@ -13,7 +13,7 @@ import time
 from msgspec import Struct
 
 from statem_dist.dispatch import Dispatcher
-from statem_dist.errors import Conflict, NotFound
+from statem_dist.errors import Conflict, NotFound, StaleVersion
 from statem_dist.protocol.commands import Command, ExpireClaim, ExpireDecision, Import, RecordOutcomes, Start
 from statem_dist.protocol.decide import decide
 from statem_dist.protocol.events import Event
@@ -22,6 +22,7 @@ from statem_dist.protocol.model import Run
 from statem_dist.protocol.progress import Batch, pending
 from statem_dist.settings import Settings
 from statem_dist.store.base import Change, Overdue, Snapshot, Store
+from statem_dist.store.codec import Receipt
 
 REMIND_MS_MAX = 600_000
 """Longest interval between two dispatches of work that waits in a busy queue."""
@@ -36,6 +37,21 @@ class Applied(Struct, frozen=True):
     run: Run
     events: tuple[Event, ...]
     asked_at: float = 0.0
+
+
+class Terms(Struct, frozen=True):
+    """On what terms a command is carried out.
+
+    ``if_version`` is the only version of the run that it is meant for (None: any). ``request`` is the id that the
+    caller has given it, so that a repetition is known for what it is, and ``fingerprint`` stands for what was asked.
+    """
+
+    if_version: int | None = None
+    request: str = ""
+    fingerprint: str = ""
+
+
+NO_TERMS = Terms()
 
 
 class Coordinator:
@@ -65,16 +81,18 @@ class Coordinator:
             raise run_not_found(run_id)
         return snapshot
 
-    def apply(self, run_id: str, command: Command, seen: Snapshot | None = None) -> Applied:
+    def apply(self, run_id: str, command: Command, seen: Snapshot | None = None, terms: Terms = NO_TERMS) -> Applied:
         """Decide a command on the stored run and commit what follows.
 
         Args:
             run_id: the run.
             command: what is asked for.
             seen: the run as the caller has just read it; it is read again only after a lost race.
+            terms: when it counts, and what is kept of it.
 
         Raises:
             NotFound: there is no such run, and the command does not create one.
+            StaleVersion: the run is not at the version that the terms name.
             Conflict: somebody else was faster in every one of the tries; nothing was written.
             StatemError: whatever the decider rejects the command with.
         """
@@ -86,12 +104,14 @@ class Coordinator:
             if snapshot is None and not isinstance(command, Start | Import):
                 raise run_not_found(run_id)
             before = snapshot.run if snapshot else None
+            if before is not None:
+                _refuse_stale(before, terms)
             now = snapshot.now if snapshot else self.store.clock()
             events = decide(before, command, now)
             if not events:
                 assert before is not None, "a command on nothing creates a run"
                 return Applied(run=before, events=())
-            applied = self._commit(before, events, operation, now)
+            applied = self._commit(before, events, operation, now, terms)
             if applied is not None:
                 return applied
         raise Conflict(
@@ -119,7 +139,9 @@ class Coordinator:
         if self.store.remind(overdue, snapshot.run.version, again, pushes, hinted=bool(batches)):
             self.dispatcher.send(batches)
 
-    def _commit(self, before: Run | None, events: list[Event], operation: str, now: int) -> Applied | None:
+    def _commit(
+        self, before: Run | None, events: list[Event], operation: str, now: int, terms: Terms = NO_TERMS
+    ) -> Applied | None:
         after = before
         for event in events:
             after = evolve(after, event)
@@ -133,6 +155,7 @@ class Coordinator:
             due_ms=self._due_ms(after, now),
             lease_ms=self._lease_ms,
             pushes=self.dispatcher.pushes(batches),
+            receipt=_receipt(after, terms),
         )
         asked_at = time.monotonic()
         if self.store.commit(change) is not None:
@@ -169,6 +192,29 @@ def run_not_found(run_id: str) -> NotFound:
         hint="`statem-dist runs` lists the runs of this state directory.",
         details={"run_id": run_id},
     )
+
+
+def _refuse_stale(run: Run, terms: Terms) -> None:
+    """Refuse a command that was meant for another version of the run, unless it has been carried out already."""
+    if terms.if_version is None or run.version == terms.if_version or (terms.request and terms.request in run.requests):
+        return
+    raise StaleVersion(
+        f"Run {run.id!r} is at version {run.version}, not {terms.if_version}; it stands on {run.node!r}.",
+        hint="Look at the run as it is now, then decide again.",
+        details={
+            "run_id": run.id,
+            "version": run.version,
+            "current": run.node,
+            "current_entry_id": run.entry_id,
+            "status": run.status,
+        },
+    )
+
+
+def _receipt(after: Run, terms: Terms) -> Receipt | None:
+    if not terms.request:
+        return None
+    return Receipt(terms.request, terms.fingerprint, after.transition.id if after.transition else "")
 
 
 def _operation() -> str:

@@ -12,21 +12,24 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from statem_dist.coordinator import Applied, Coordinator
+from statem_dist.coordinator import NO_TERMS, Applied, Coordinator, Terms
 from statem_dist.deadline import NEVER, Deadline
 from statem_dist.decisions import Decision, decisions_of
 from statem_dist.dispatch import Dispatcher, PushWithCommit
-from statem_dist.errors import Conflict, Invalid, NotFound, Unavailable
+from statem_dist.errors import Conflict, Invalid, NotFound, RequestReused, Unavailable
 from statem_dist.follow import Follower, OnEvent, Settled, is_abandoned, lost_claims, queues_of_work
+from statem_dist.history import find_transition
 from statem_dist.leases import RENEWALS_PER_LEASE
+from statem_dist.listing import OnUnreadable, Page, RunFilter, listed, page
 from statem_dist.protocol.answers import question_of
 from statem_dist.protocol.commands import Cancel, Command, Decide, ExpireDecision, Goto, Resume, Save, Start
 from statem_dist.protocol.graph import LlmReview, Runbook
-from statem_dist.protocol.model import Actor, Confirmations, DynamicFacts, OnManual, Place, Run, Transition
+from statem_dist.protocol.model import Actor, Confirmations, DynamicFacts, OnManual, Place, Run, Transition, Worker
 from statem_dist.protocol.plan import plan_goto
 from statem_dist.protocol.progress import CHECKS_QUEUE, REVIEWS_QUEUE, asks, pending, waits_for_people
 from statem_dist.roster import Roster
@@ -52,9 +55,6 @@ OnWaiting = Callable[[str], None]
 
 OnLeftover = Callable[[Transition], None]
 """Called with the transition that a caller has left, before it is finished."""
-
-OnUnreadable = Callable[[str, Exception], None]
-"""Called with the id of a stored run that cannot be read, and why."""
 
 OUTAGE_SECONDS = 60.0
 """How long a caller that waits for a transition bears a store that is away."""
@@ -192,6 +192,7 @@ class Engine:
         deadline: Deadline = NEVER,
         on_event: OnEvent | None = None,
         on_waiting: OnWaiting | None = None,
+        terms: Terms = NO_TERMS,
     ) -> Settled:
         """Create a run, or resume the one of that id, and run the ``in_hook`` of the node it stands on.
 
@@ -209,21 +210,22 @@ class Engine:
                 runbook=request.runbook,
                 by=request.by,
                 confirmations=request.confirmations,
-                request_id=_request_id(),
+                request_id=terms.request or _request_id(),
                 worker=worker,
             )
         else:
-            command = Start(
-                run_id=request.run_id,
-                runbook=request.runbook,
-                place=request.place,
-                by=request.by,
-                confirmations=request.confirmations,
-                labels=request.labels,
-                request_id=_request_id(),
-                worker=worker,
-            )
-        return self._carry_out(request.run_id, command, inline, deadline, on_event, on_waiting=on_waiting)
+            command = _start_command(request, terms, worker)
+        return self._carry_out(request.run_id, command, inline, deadline, on_event, on_waiting=on_waiting, terms=terms)
+
+    def create(self, request: StartRequest, deadline: Deadline = NEVER, terms: Terms = NO_TERMS) -> Settled:
+        """Create a run, and run the ``in_hook`` of its initial node.
+
+        Raises:
+            Conflict: there is a run of that id already.
+        """
+        inline = self._inline_worker(request.place.queue)
+        command = _start_command(request, terms, inline.worker if inline else None)
+        return self._carry_out(request.run_id, command, inline, deadline, None, terms=terms)
 
     def goto(
         self,
@@ -238,6 +240,7 @@ class Engine:
         deadline: Deadline = NEVER,
         on_event: OnEvent | None = None,
         on_waiting: OnWaiting | None = None,
+        terms: Terms = NO_TERMS,
     ) -> Settled:
         """Attempt the transition to a target, and wait until it has settled or time is up.
 
@@ -270,7 +273,7 @@ class Engine:
             target=target,
             by=by,
             confirmations=confirmations,
-            request_id=_request_id(),
+            request_id=terms.request or _request_id(),
             worker=inline.worker if inline else None,
             from_entry=from_entry,
             dynamic=found,
@@ -284,6 +287,7 @@ class Engine:
             on_event,
             on_waiting=on_waiting,
             seen=None if left else seen,
+            terms=terms,
         )
 
     def save(
@@ -296,6 +300,7 @@ class Engine:
         deadline: Deadline = NEVER,
         on_event: OnEvent | None = None,
         on_waiting: OnWaiting | None = None,
+        terms: Terms = NO_TERMS,
     ) -> Settled:
         """Run the ``out_hook`` of the current node without moving."""
         seen = self._look(run_id)
@@ -307,10 +312,10 @@ class Engine:
             by=by,
             confirmations=confirmations,
             skip_hooks=skip_hooks,
-            request_id=_request_id(),
+            request_id=terms.request or _request_id(),
             worker=inline.worker if inline else None,
         )
-        return self._carry_out(run_id, command, inline, deadline, on_event, on_waiting=on_waiting)
+        return self._carry_out(run_id, command, inline, deadline, on_event, on_waiting=on_waiting, terms=terms)
 
     def decide(
         self,
@@ -324,6 +329,7 @@ class Engine:
         operator: bool,
         deadline: Deadline = NEVER,
         on_waiting: OnWaiting | None = None,
+        terms: Terms = NO_TERMS,
     ) -> Settled:
         """Settle a check that waits for a decision, and see the transition through to what it does next.
 
@@ -342,9 +348,9 @@ class Engine:
             operator=operator,
             worker=inline.worker if inline else None,
         )
-        return self._carry_out(run_id, command, inline, deadline, None, on_waiting=on_waiting, seen=seen)
+        return self._carry_out(run_id, command, inline, deadline, None, on_waiting=on_waiting, seen=seen, terms=terms)
 
-    def cancel(self, run_id: str, reason: str, by: Actor) -> Settled:
+    def cancel(self, run_id: str, reason: str, by: Actor, terms: Terms = NO_TERMS) -> Settled:
         """End the open transition of a run where it stands; nothing that it would still do is done.
 
         Raises:
@@ -357,33 +363,41 @@ class Engine:
                 details={"run_id": run_id, "current": seen.run.node},
             )
         command = Cancel(transition=seen.run.in_flight.id, reason=reason, by=by)
-        applied = self._coordinator.apply(run_id, command, seen)
+        applied = self._coordinator.apply(run_id, command, seen, terms)
         assert applied.run.transition is not None
         return Settled(run=applied.run, transition=applied.run.transition)
 
-    def listed(self, status: str | None, limit: int, on_unreadable: OnUnreadable) -> Iterator[Snapshot]:
-        """Yield runs, newest first; one that was removed meanwhile is left out.
+    def listed(self, wanted: RunFilter, limit: int, on_unreadable: OnUnreadable) -> Iterator[Snapshot]:
+        """Yield runs, newest first; at most ``limit``. See ``listing.listed``."""
+        return islice(listed(self.store, wanted, on_unreadable), limit)
 
-        Args:
-            status: only runs of this status; None for all.
-            limit: how many at most.
-            on_unreadable: told of each run that cannot be read, for which the others are not kept back.
+    def page(self, wanted: RunFilter, cursor: str | None, limit: int, on_unreadable: OnUnreadable) -> Page:
+        """Return a page of runs, newest first. See ``listing.page``."""
+        return page(self.store, wanted, cursor, limit, on_unreadable)
+
+    def answered(self, run_id: str, terms: Terms) -> Settled | None:
+        """Return what a request with an id of its own has led to; None if it was not carried out yet.
+
+        The transition is None where the run had made none; the run is the one of now.
+
+        Raises:
+            RequestReused: the id stands for another request.
         """
-        for run_id in self.store.run_ids(status, limit):
-            try:
-                snapshot = self.store.load(run_id)
-            except Unavailable:
-                raise
-            except Exception as error:
-                # Whatever stands there instead of a run.
-                on_unreadable(run_id, error)
-                continue
-            if snapshot is not None:
-                yield snapshot
+        receipt = self.store.receipt(run_id, terms.request) if terms.request else None
+        if receipt is None:
+            return None
+        if receipt.fingerprint != terms.fingerprint:
+            raise request_reused()
+        run = self.run(run_id)
+        transition = find_transition(self.store, run, receipt.transition)
+        assert transition is not None, "a receipt names a transition that was made"
+        return Settled(run=run, transition=transition)
 
-    def decisions(self, limit: int, on_unreadable: OnUnreadable) -> list[Decision]:
+    def decisions(
+        self, limit: int, on_unreadable: OnUnreadable, labels: Mapping[str, str] | None = None
+    ) -> list[Decision]:
         """Return what waits for somebody's decision, the runs that began last first. See ``listed``."""
-        snapshots = self.listed("waiting", limit, on_unreadable)
+        snapshots = self.listed(RunFilter(status="waiting", labels=dict(labels or {})), limit, on_unreadable)
         return [decision for snapshot in snapshots for decision in decisions_of(self._expire_decisions(snapshot).run)]
 
     def settled_run(self, run_id: str, on_leftover: OnLeftover | None = None) -> Run:
@@ -495,18 +509,19 @@ class Engine:
         *,
         on_waiting: OnWaiting | None = None,
         seen: Snapshot | None = None,
+        terms: Terms = NO_TERMS,
     ) -> Settled:
         """Apply a command that opens a transition, and see it through in the caller, in workers, or in both."""
         if inline is not None and inline.alone:
-            applied = inline.apply(run_id, command, seen)
-            return inline.carry_out(applied, self._follower(applied, on_event), deadline)
+            applied = inline.apply(run_id, command, seen, terms)
+            return inline.carry_out(applied, self._follower(applied, on_event, terms), deadline)
         if inline is None and deadline.passed:
-            applied = self._coordinator.apply(run_id, command, seen)
-            return self._follower(applied, on_event).look(applied.run)
+            applied = self._coordinator.apply(run_id, command, seen, terms)
+            return self._follower(applied, on_event, terms).look(applied.run)
         with self.watcher.watch(run_id) as watch:
             coordinator = self._coordinator if inline is None else inline.coordinator
-            applied = coordinator.apply(run_id, command, seen)
-            run, follower = applied.run, self._follower(applied, on_event)
+            applied = coordinator.apply(run_id, command, seen, terms)
+            run, follower = applied.run, self._follower(applied, on_event, terms)
             if inline is not None:
                 run = inline.carry_out(applied, follower, deadline).run
             return self._wait(run, follower, watch, deadline, on_waiting)
@@ -561,11 +576,13 @@ class Engine:
             on_leftover(run.in_flight)
         return inline.finish(Follower(self.store, run.id, run.in_flight.id, run.version, None), deadline)
 
-    def _follower(self, applied: Applied, on_event: OnEvent | None) -> Follower:
+    def _follower(self, applied: Applied, on_event: OnEvent | None, terms: Terms) -> Follower:
         transition = applied.run.transition
         assert transition is not None, "a verb opens a transition, or goes on with one"
         before = applied.run.version - len(applied.events)
-        return Follower(self.store, applied.run.id, transition.id, before, on_event)
+        # A repeated request has changed nothing; it means the transition that it opened the first time.
+        transition_id = applied.run.requests.get(terms.request, transition.id)
+        return Follower(self.store, applied.run.id, transition_id, before, on_event)
 
     def _is_left_to_us(self, snapshot: Snapshot) -> bool:
         """Return whether the open transition of a run owes something that only a caller will execute."""
@@ -610,6 +627,27 @@ def dispatcher_for(settings: Settings, redis_url: str) -> Dispatcher:
     from statem_dist.publish import PublishAfterCommit
 
     return PublishAfterCommit(settings.broker_url)
+
+
+def _start_command(request: StartRequest, terms: Terms, worker: Worker | None) -> Start:
+    return Start(
+        run_id=request.run_id,
+        runbook=request.runbook,
+        place=request.place,
+        by=request.by,
+        confirmations=request.confirmations,
+        labels=request.labels,
+        request_id=terms.request or _request_id(),
+        worker=worker,
+    )
+
+
+def request_reused() -> RequestReused:
+    """Return the error for an idempotency key that was used for another request before."""
+    return RequestReused(
+        "This idempotency key was used before, for another request.",
+        hint="Take a new key for a new request; a repeated request must be the same in every part.",
+    )
 
 
 def no_active_run(state_dir: str, why: str = "") -> NotFound:

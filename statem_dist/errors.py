@@ -8,11 +8,14 @@ of the CLI and one HTTP status, here and nowhere else::
     ├── CallerError
     │   ├── Usage                    64    400   the caller: the command line itself is wrong
     │   ├── Invalid                   1    422   the caller: a value that cannot be used
+    │   ├── RequestReused             1    422   the caller: an idempotency key that stands for another request
     │   ├── NotFound                  1    404   the caller: no such run, node, runbook
     │   └── UnknownTarget             1    409   the caller: no such edge from here; names the allowed ones
+    ├── NotAuthenticated              4    401   the caller: no token, or one that does not count
     ├── NotAuthorised                 4    403   the caller: somebody else may do this
     ├── Conflict                      5    409   the caller, later: somebody else was faster
-    │   └── TransitionInFlight        5    409
+    │   ├── TransitionInFlight        5    409
+    │   └── StaleVersion              5    412   the caller: it has seen an older version of the run than there is
     ├── Unavailable                   8    503   the operator: Redis, the broker, the state directory
     └── StoredDataUnreadable          1    500   the operator: written by a newer version, or damaged
 
@@ -88,6 +91,13 @@ class Invalid(CallerError):
     code = "invalid"
 
 
+class RequestReused(CallerError):
+    """An idempotency key that was used before, for another request."""
+
+    http_status = 422
+    code = "idempotency_key_reused"
+
+
 class NotFound(CallerError):
     """A run, node or runbook that does not exist."""
 
@@ -100,6 +110,14 @@ class UnknownTarget(CallerError):
 
     http_status = 409
     code = "unknown_target"
+
+
+class NotAuthenticated(StatemError):
+    """A caller who cannot be told from anybody else."""
+
+    exit_code = ExitCode.NOT_AUTHORISED
+    http_status = 401
+    code = "not_authenticated"
 
 
 class NotAuthorised(StatemError):
@@ -122,6 +140,13 @@ class TransitionInFlight(Conflict):
     """Another transition of the run is open; ``details["transition"]`` says which."""
 
     code = "transition_in_flight"
+
+
+class StaleVersion(Conflict):
+    """The run is not at the version that the caller has seen; ``details`` say where it is now."""
+
+    http_status = 412
+    code = "stale_version"
 
 
 class Unavailable(StatemError):

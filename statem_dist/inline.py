@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from statem_dist.checks.environment import inline_environment
 from statem_dist.checks.process import Supervisor, end_commands, outlive_commands
-from statem_dist.coordinator import Applied, Coordinator
+from statem_dist.coordinator import NO_TERMS, Applied, Coordinator, Terms
 from statem_dist.deadline import Deadline
 from statem_dist.dispatch import Dispatcher, DispatchOthers
 from statem_dist.executor import Executor
@@ -123,6 +123,6 @@ class InlineWorker:
             self.apply(run.id, ExpireClaim(transition=run.in_flight.id, token=claim.token))
         return bool(lost)
 
-    def apply(self, run_id: str, command: Command, seen: Snapshot | None = None) -> Applied:
+    def apply(self, run_id: str, command: Command, seen: Snapshot | None = None, terms: Terms = NO_TERMS) -> Applied:
         """Apply a command; what it owes in the queues of this worker is sent to nobody."""
-        return self.coordinator.apply(run_id, command, seen)
+        return self.coordinator.apply(run_id, command, seen, terms)

@@ -236,9 +236,11 @@ def runs(
     from statem_dist import views
     from statem_dist.cli import text
     from statem_dist.cli.progress import say_unreadable
+    from statem_dist.listing import RunFilter
 
     with session(state_dir) as at:
-        found = [] if at.nothing_yet else [each.run for each in at.engine.listed(status, limit, say_unreadable)]
+        wanted = RunFilter(status=status)
+        found = [] if at.nothing_yet else [each.run for each in at.engine.listed(wanted, limit, say_unreadable)]
         now = at.engine.store.clock() if found else 0
     data = {"ok": True, "runs": [views.run_summary(run) for run in found]}
 

@@ -7,9 +7,10 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from statem_dist.errors import StoredDataUnreadable
 from statem_dist.protocol.events import Event
 from statem_dist.protocol.model import Run
-from statem_dist.store.codec import StoredRunbook
+from statem_dist.store.codec import Receipt, StoredRunbook
 
 
 class Snapshot(Struct, frozen=True):
@@ -45,6 +46,19 @@ class Change(Struct, frozen=True):
     due_ms: int | None
     lease_ms: int
     pushes: tuple[Push, ...] = ()
+    receipt: Receipt | None = None
+
+
+class FeedEntry(Struct, frozen=True):
+    """One commit, as the feed of all runs tells it: the run, and the numbers of the first and last of its events.
+
+    ``position`` is where it stands in the feed of the run's shard.
+    """
+
+    run_id: str
+    first: int
+    last: int
+    position: str
 
 
 class Overdue(Struct, frozen=True):
@@ -101,8 +115,28 @@ class Store(Protocol):
     def runbook(self, digest: str) -> StoredRunbook | None:
         """Return a registered runbook, or None."""
 
-    def run_ids(self, status: str | None, limit: int) -> Sequence[str]:
-        """Return ids of runs, newest first."""
+    def load_many(self, run_ids: Sequence[str]) -> list[Snapshot | StoredDataUnreadable | None]:
+        """Return runs as ``load`` does, in one round trip; one that cannot be read does not keep the others back."""
+
+    def receipt(self, run_id: str, request: str) -> Receipt | None:
+        """Return what is kept of a request, for a day after its commit."""
+
+    def run_ids(
+        self,
+        status: str | None,
+        limit: int,
+        *,
+        label: tuple[str, str] | None = None,
+        before: tuple[int, str] | None = None,
+    ) -> Sequence[str]:
+        """Return ids of runs, newest first.
+
+        Args:
+            status: only runs of this status. With a label it is the label's index that is read.
+            limit: how many at most.
+            label: only runs with this label, given as key and value.
+            before: creation time (ms) and id of a run, there or not: only those that come after it in this order.
+        """
 
     def active(self, scope: str) -> str | None:
         """Return the run that a scope (a state directory, or that and a runbook) points to."""

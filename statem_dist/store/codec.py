@@ -27,6 +27,19 @@ class StoredRunbook(msgspec.Struct, frozen=True):
     schema: int = SCHEMA
 
 
+class Receipt(msgspec.Struct, frozen=True):
+    """What is kept of a request that its caller gave an id of its own, so that a repetition is known for what it is.
+
+    ``fingerprint`` stands for what was asked, and ``transition`` is the run's latest one as the request left it
+    (empty if there was none). It is written by the commit that the request led to.
+    """
+
+    request: str
+    fingerprint: str
+    transition: str = ""
+
+
+_receipt_decoder = msgspec.json.Decoder(Receipt)
 _envelope_decoder = msgspec.json.Decoder(_Envelope)
 _runbook_decoder = msgspec.json.Decoder(StoredRunbook)
 
@@ -64,6 +77,23 @@ def decode_event(document: bytes) -> Event:
         return _event_decoder.decode(document)
     except msgspec.DecodeError as error:
         raise _unreadable("event", error) from error
+
+
+def encode_receipt(receipt: Receipt) -> bytes:
+    """Return the stored form of a receipt."""
+    return _encoder.encode(receipt)
+
+
+def decode_receipt(document: bytes) -> Receipt:
+    """Return a receipt.
+
+    Raises:
+        StoredDataUnreadable: a damaged document.
+    """
+    try:
+        return _receipt_decoder.decode(document)
+    except msgspec.DecodeError as error:
+        raise _unreadable("receipt", error) from error
 
 
 def encode_runbook(stored: StoredRunbook) -> bytes:

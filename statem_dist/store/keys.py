@@ -14,6 +14,8 @@ key                                type         holds
 ``statem:{s}:dynamic:ID:ENTRY``    hash         agent id to the dynamic checks it registered for the entry
                                                 (under NUL and a file's name: when a file seen there was written)
 ``statem:{s}:stops:ID:SESSION``    string       how often a host's session was told to go on; for a week
+``statem:{s}:receipt:ID:REQUEST``  string       what a request that had an id of its own led to; for a day
+``statem:{s}:feed``                stream       the latest commits of all runs: run id, first and last event number
 ``statem:{s}:due``                 sorted set   run id, scored by when the reaper is to look at it (server ms)
 ``statem:{s}:runs``                sorted set   run id, scored by creation (ms)
 ``statem:{s}:status:STATUS``       sorted set   the same, one per status
@@ -67,6 +69,16 @@ def dynamic(run_id: str, entry_id: str) -> str:
 def stops(run_id: str, session: str) -> str:
     """Return the key of what a session of an agent host was told when it wanted to stop."""
     return f"statem:{{{shard_of(run_id)}}}:stops:{run_id}:{session}"
+
+
+def receipt(run_id: str, request: str) -> str:
+    """Return the key of what is kept of a request."""
+    return f"statem:{{{shard_of(run_id)}}}:receipt:{run_id}:{request}"
+
+
+def feed(shard: int) -> str:
+    """Return the key of a shard's feed of commits."""
+    return f"statem:{{{shard}}}:feed"
 
 
 def due(shard: int) -> str:

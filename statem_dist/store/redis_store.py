@@ -13,18 +13,21 @@ from hashlib import sha1
 from pathlib import Path
 from typing import Any, TypeVar
 
-from statem_dist.errors import Unavailable
+from statem_dist.errors import StoredDataUnreadable, Unavailable
 from statem_dist.protocol.events import Event
 from statem_dist.protocol.model import Run
 from statem_dist.store import keys
-from statem_dist.store.base import Change, Overdue, Push, Snapshot
+from statem_dist.store.base import Change, FeedEntry, Overdue, Push, Snapshot
 from statem_dist.store.client import Argument, Client, Refused, Unreachable
 from statem_dist.store.codec import (
+    Receipt,
     StoredRunbook,
     decode_event,
+    decode_receipt,
     decode_run,
     decode_runbook,
     encode_event,
+    encode_receipt,
     encode_run,
     encode_runbook,
 )
@@ -43,6 +46,12 @@ PASSING = frozenset({"LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN"}
 """Error replies that pass by themselves."""
 
 UNREACHABLE_HINT = "Check that Redis runs and that STATEM_REDIS_URL is right."
+
+RECEIPT_SECONDS = 24 * 3600
+"""How long a repeated request is known for what it is."""
+
+FEED_LENGTH = 2_000
+"""About how many commits the feed of a shard keeps: what a reader may miss while its connection is down."""
 
 STOPS_SECONDS = 7 * 24 * 3600
 """How long it is remembered that a session was told to go on: longer than a session lasts."""
@@ -102,15 +111,33 @@ class RedisStore:
         """Return the run, or None when there is none of that id; one round trip."""
         now, flat = self._run(LOAD, [keys.run(run_id)], [])
         self._synchronise(now)
-        fields = dict(zip(flat[::2], flat[1::2], strict=True))
-        if not fields:
-            return None
-        leases = {
-            int(name.removeprefix(b"lease:")): int(expiry)
-            for name, expiry in fields.items()
-            if name.startswith(b"lease:")
-        }
-        return Snapshot(run=decode_run(fields[b"doc"]), now=now, leases=leases, hints=int(fields.get(b"hints", 0)))
+        return _snapshot(now, flat)
+
+    def load_many(self, run_ids: Sequence[str]) -> list[Snapshot | StoredDataUnreadable | None]:
+        """Return runs in one round trip. See ``Store.load_many``."""
+        commands = [("EVALSHA", LOAD.sha, 1, keys.run(run_id)) for run_id in run_ids]
+
+        def ask() -> list[Any]:
+            try:
+                return self.client.call_many(commands)
+            except Refused as refusal:
+                if refusal.code != "NOSCRIPT":
+                    raise
+                self.client.call("SCRIPT", "LOAD", LOAD.source)
+                return self.client.call_many(commands)
+
+        found: list[Snapshot | StoredDataUnreadable | None] = []
+        for now, flat in self._patiently(ask) if commands else []:
+            try:
+                found.append(_snapshot(now, flat))
+            except StoredDataUnreadable as error:
+                found.append(error)
+        return found
+
+    def receipt(self, run_id: str, request: str) -> Receipt | None:
+        """Return what is kept of a request, for ``RECEIPT_SECONDS`` after its commit."""
+        document = self.call("GET", keys.receipt(run_id, request))
+        return None if document is None else decode_receipt(document)
 
     def commit(self, change: Change) -> int | None:
         """Write one decision atomically; one round trip. See ``Store.commit``."""
@@ -126,8 +153,10 @@ class RedisStore:
             keys.runs(shard),
             keys.status(shard, left or run.status),
             keys.status(shard, run.status),
+            keys.feed(shard),
             *labels,
             *(push.queue for push in change.pushes),
+            *([keys.receipt(run.id, change.receipt.request)] if change.receipt else []),
         ]
         arguments: list[str | int | bytes] = [
             run.id,
@@ -144,6 +173,9 @@ class RedisStore:
             len(taken),
             len(ended),
             len(change.pushes),
+            FEED_LENGTH,
+            encode_receipt(change.receipt) if change.receipt else "",
+            RECEIPT_SECONDS,
             *(encode_event(event) for event in change.events),
         ]
         for token in taken:
@@ -167,12 +199,55 @@ class RedisStore:
         end = "+" if before is None else f"({before}-0"
         return _numbered(self.call("XREVRANGE", keys.events(run_id), end, "-", "COUNT", limit))
 
-    def run_ids(self, status: str | None, limit: int) -> list[str]:
-        """Return ids of runs, newest first."""
-        indices = [keys.status(shard, status) if status else keys.runs(shard) for shard in range(keys.SHARDS)]
-        replies = self._call_many(["ZREVRANGE", key, 0, limit - 1, "WITHSCORES"] for key in indices)
-        found = [(score, member) for flat in replies for member, score in _scored(flat)]
-        return [member for _, member in sorted(found, reverse=True)[:limit]]
+    def run_ids(
+        self,
+        status: str | None,
+        limit: int,
+        *,
+        label: tuple[str, str] | None = None,
+        before: tuple[int, str] | None = None,
+    ) -> list[str]:
+        """Return ids of runs, newest first. See ``Store.run_ids``."""
+        indices = [_index(shard, status, label) for shard in range(keys.SHARDS)]
+        if before is None:
+            newest, same = "+inf", [0] * len(indices)
+        else:
+            # Runs of the very same millisecond stand before and behind the one where the last page ended.
+            newest = str(before[0])
+            same = self._call_many(["ZCOUNT", key, newest, newest] for key in indices)
+        replies = self._call_many(
+            ["ZREVRANGEBYSCORE", key, newest, "-inf", "WITHSCORES", "LIMIT", 0, limit + int(ties)]
+            for key, ties in zip(indices, same, strict=True)
+        )
+        found = [(int(score), member) for flat in replies for member, score in _scored(flat)]
+        behind = (mark for mark in found if before is None or mark < before)
+        return [member for _, member in sorted(behind, reverse=True)[:limit]]
+
+    # --- the feed of all runs -------------------------------------------------------------------------------
+
+    def feed_ends(self) -> list[str]:
+        """Return the position of the last entry of each shard's feed, ``0-0`` where there is none."""
+        replies = self._call_many(["XREVRANGE", keys.feed(shard), "+", "-", "COUNT", 1] for shard in range(keys.SHARDS))
+        return [bytes(reply[0][0]).decode() if reply else "0-0" for reply in replies]
+
+    def feed_since(self, positions: Sequence[str], limit: int) -> list[list[FeedEntry] | None]:
+        """Return the entries of each shard's feed after a position, oldest first.
+
+        None for a shard whose feed no longer reaches back to the position: entries between were dropped.
+
+        Args:
+            positions: one per shard.
+            limit: how many at most per shard.
+        """
+        commands: list[Sequence[Argument]] = []
+        for shard, position in enumerate(positions):
+            commands.append(("XRANGE", keys.feed(shard), "-", "+", "COUNT", 1))
+            commands.append(("XRANGE", keys.feed(shard), f"({position}", "+", "COUNT", limit))
+        replies = self._call_many(commands)
+        return [
+            None if _is_behind(position, oldest) else [_feed_entry(*entry) for entry in entries]
+            for position, oldest, entries in zip(positions, replies[::2], replies[1::2], strict=True)
+        ]
 
     # --- reminders -----------------------------------------------------------------------------------------
 
@@ -309,6 +384,45 @@ def _leases(before: Run | None, after: Run) -> tuple[list[int], list[int]]:
     old = {claim.token for claim in before.transition.claims} if before and before.transition else set[int]()
     new = {claim.token for claim in after.transition.claims} if after.transition else set[int]()
     return sorted(new - old), sorted(old - new)
+
+
+def _snapshot(now: int, flat: Any) -> Snapshot | None:
+    """Return a run from the fields of its hash; None if there are none."""
+    fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    if not fields:
+        return None
+    leases = {
+        int(name.removeprefix(b"lease:")): int(expiry) for name, expiry in fields.items() if name.startswith(b"lease:")
+    }
+    return Snapshot(run=decode_run(fields[b"doc"]), now=now, leases=leases, hints=int(fields.get(b"hints", 0)))
+
+
+def _index(shard: int, status: str | None, label: tuple[str, str] | None) -> str:
+    if label is not None:
+        return keys.label(shard, *label)
+    return keys.status(shard, status) if status else keys.runs(shard)
+
+
+def _feed_entry(position: Any, fields: Any) -> FeedEntry:
+    values = dict(zip(fields[::2], fields[1::2], strict=True))
+    return FeedEntry(
+        run_id=bytes(values[b"r"]).decode(),
+        first=int(values[b"a"]),
+        last=int(values[b"v"]),
+        position=bytes(position).decode(),
+    )
+
+
+def _is_behind(position: str, oldest: Any) -> bool:
+    """Return whether entries may have been dropped between a position and the oldest entry that is left."""
+    if not oldest or position == "0-0":
+        return False
+    return _stamp(position) < _stamp(bytes(oldest[0][0]).decode())
+
+
+def _stamp(position: str) -> tuple[int, int]:
+    milliseconds, _, sequence = position.partition("-")
+    return int(milliseconds), int(sequence)
 
 
 def _numbered(entries: Any) -> list[tuple[int, Event]]:

@@ -16,10 +16,10 @@ from statem_dist.protocol.evolve import evolve, replay
 from statem_dist.protocol.graph import Check, Manual, Node, Runbook
 from statem_dist.protocol.model import SCHEMA, Run
 from statem_dist.store import keys
-from statem_dist.store.base import Change, Overdue, Push, Store
-from statem_dist.store.codec import StoredRunbook, encode_run
+from statem_dist.store.base import Change, Overdue, Push, Snapshot, Store
+from statem_dist.store.codec import Receipt, StoredRunbook, encode_run
 from statem_dist.store.redis_client import RedisClient, connect
-from statem_dist.store.redis_store import COMMIT, LOG_SECONDS, STOPS_SECONDS, RedisStore
+from statem_dist.store.redis_store import COMMIT, LOG_SECONDS, RECEIPT_SECONDS, STOPS_SECONDS, RedisStore
 from tests.contract.conftest import Bench, RedisBench
 from tests.support.builders import AGENT, PASSED, PLACE, WORKER, loop, one_by_one, shell
 from tests.support.servers import RealServer
@@ -216,6 +216,86 @@ def test_runs_are_listed_newest_first(bench: Bench) -> None:
     assert list(bench.store.run_ids(None, 100)) == ids[::-1]
     assert list(bench.store.run_ids(None, 3)) == ids[:-4:-1]
     assert list(bench.store.run_ids("active", 3)) == ids[:-4:-1]
+
+
+def test_a_label_has_an_index_of_its_own(bench: Bench) -> None:
+    """Runs are listed by one of their labels, newest first; a label of another value is another one."""
+    for number in range(6):
+        created(bench.store, f"run-{number}", now=1000 + number, model="small" if number % 2 else "large")
+    assert list(bench.store.run_ids(None, 10, label=("model", "small"))) == ["run-5", "run-3", "run-1"]
+    assert list(bench.store.run_ids(None, 10, label=("model", "huge"))) == []
+
+
+def test_a_walk_by_pages_meets_each_run_once(bench: Bench) -> None:
+    """Pages follow the order of creation, also among runs of one millisecond and while others are added and removed."""
+    for number in range(60):
+        created(bench.store, f"run-{number:02}", now=1000 + number // 20)
+    met: list[str] = []
+    before: tuple[int, str] | None = None
+    while page := list(bench.store.run_ids(None, 7, before=before)):
+        met += page
+        before = (loaded(bench.store, page[-1]).created_at, page[-1])
+        created(bench.store, f"later-{len(met)}", now=2000)
+    assert met == [f"run-{number:02}" for number in reversed(range(60))]
+    assert list(bench.store.run_ids(None, 3, before=(1001, "run-30x"))) == ["run-30", "run-29", "run-28"]
+
+
+def test_many_runs_are_loaded_at_once(bench: Bench) -> None:
+    """Each is the one that ``load`` gives, in the order that was asked for, and nothing where there is none."""
+    first, second = created(bench.store, "a"), created(bench.store, "b")
+    found = bench.store.load_many(["b", "none", "a"])
+    assert [each.run if isinstance(each, Snapshot) else each for each in found] == [second, None, first]
+    assert bench.store.load_many([]) == []
+
+
+def test_a_receipt_is_written_with_its_commit_and_only_with_it(bench: Bench) -> None:
+    """What a request led to is known from its commit on; a commit that lost its race leaves none."""
+    old = created(bench.store)
+    receipt = Receipt(request="key", fingerprint="f", transition="t2")
+    written(bench.store, replace(decided(old, goto()), receipt=receipt))
+    assert bench.store.receipt("r", "key") == receipt
+    assert bench.store.receipt("r", "other") is None
+    assert bench.store.receipt("other", "key") is None
+    late = replace(decided(old, save()), receipt=replace(receipt, request="late"))
+    assert bench.store.commit(late) is not None
+    assert bench.store.receipt("r", "late") is None
+
+
+def test_a_receipt_lives_for_a_day(redis_bench: RedisBench) -> None:
+    """It expires by itself."""
+    run = created(redis_bench.store)
+    written(redis_bench.store, replace(decided(run, save()), receipt=Receipt("key", "f")))
+    left = redis_bench.call("TTL", keys.receipt("r", "key"))
+    assert RECEIPT_SECONDS - 60 < left <= RECEIPT_SECONDS
+
+
+def test_the_feed_tells_of_every_commit(redis_bench: RedisBench) -> None:
+    """Each commit is one entry with the numbers of its events, and reading goes on after any of them."""
+    store = redis_bench.redis_store
+    run = created(store)
+    shard = keys.shard_of("r")
+    ends = store.feed_ends()
+    assert [end != "0-0" for end in ends] == [number == shard for number in range(keys.SHARDS)]
+    after = written(store, decided(run, save()))
+    entries = store.feed_since(ends, 10)[shard]
+    assert entries is not None
+    assert [(each.run_id, each.first, each.last) for each in entries] == [("r", run.version + 1, after.version)]
+    assert store.feed_ends()[shard] == entries[0].position
+    whole = store.feed_since(["0-0"] * keys.SHARDS, 10)[shard]
+    assert whole is not None
+    assert [each.last for each in whole] == [run.version, after.version]
+
+
+def test_a_feed_that_no_longer_reaches_back_says_so(redis_bench: RedisBench) -> None:
+    """Who comes back after entries were dropped is told that some are missing."""
+    store = redis_bench.redis_store
+    run = created(store)
+    ends = store.feed_ends()
+    shard = keys.shard_of("r")
+    for _ in range(3):
+        run = written(store, decided(run, save()))
+    redis_bench.call("XTRIM", keys.feed(shard), "MAXLEN", 1)
+    assert store.feed_since(ends, 10)[shard] is None
 
 
 def test_runbooks_are_immutable(bench: Bench) -> None:

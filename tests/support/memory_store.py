@@ -9,10 +9,11 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from statem_dist.errors import StoredDataUnreadable
 from statem_dist.protocol.events import Event
 from statem_dist.protocol.model import Claim, Run
 from statem_dist.store.base import Change, Overdue, Push, Snapshot
-from statem_dist.store.codec import StoredRunbook
+from statem_dist.store.codec import Receipt, StoredRunbook
 
 OPERATIONS_KEPT = 16
 
@@ -47,6 +48,7 @@ class MemoryStore:
         self._runbooks: dict[str, StoredRunbook] = {}
         self._active: dict[str, str] = {}
         self._stops: dict[tuple[str, str], bytes] = {}
+        self._receipts: dict[tuple[str, str], Receipt] = {}
         self._logs: dict[tuple[str, str, str], str] = {}
 
     def clock(self) -> int:
@@ -86,6 +88,8 @@ class MemoryStore:
         else:
             self.due[after.id] = self.now + change.due_ms
         self._push(change.pushes)
+        if change.receipt is not None:
+            self._receipts[after.id, change.receipt.request] = change.receipt
         return None
 
     def renew(self, run_id: str, token: int, lease_ms: int) -> bool:
@@ -147,10 +151,30 @@ class MemoryStore:
         """Return a registered runbook, or None."""
         return self._runbooks.get(digest)
 
-    def run_ids(self, status: str | None, limit: int) -> Sequence[str]:
+    def load_many(self, run_ids: Sequence[str]) -> list[Snapshot | StoredDataUnreadable | None]:
+        """Return runs, in the order of their ids."""
+        return [self.load(run_id) for run_id in run_ids]
+
+    def receipt(self, run_id: str, request: str) -> Receipt | None:
+        """Return what is kept of a request, or None."""
+        return self._receipts.get((run_id, request))
+
+    def run_ids(
+        self,
+        status: str | None,
+        limit: int,
+        *,
+        label: tuple[str, str] | None = None,
+        before: tuple[int, str] | None = None,
+    ) -> Sequence[str]:
         """Return ids of runs, newest first."""
-        runs = [stored.run for stored in self.runs.values() if status is None or stored.run.status == status]
-        return [run.id for run in sorted(runs, key=lambda run: (run.created_at, run.id), reverse=True)][:limit]
+        runs = [stored.run for stored in self.runs.values()]
+        if label is not None:
+            runs = [run for run in runs if run.labels.get(label[0]) == label[1]]
+        elif status is not None:
+            runs = [run for run in runs if run.status == status]
+        marks = sorted(((run.created_at, run.id) for run in runs), reverse=True)
+        return [run_id for created_at, run_id in marks if before is None or (created_at, run_id) < before][:limit]
 
     def active(self, scope: str) -> str | None:
         """Return the run that a scope points to."""
