@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Struct
 
 from statem_dist.protocol.answers import question_of
@@ -57,3 +59,22 @@ def decisions_of(run: Run) -> list[Decision]:
         )
         for planned in waiting
     ]
+
+
+def decision_view(decision: Decision) -> dict[str, Any]:
+    """Return a decision as plain data: an item of ``approvals``."""
+    return {
+        "id": decision.id,
+        "run_id": decision.run_id,
+        "transition": decision.transition,
+        "check": decision.check,
+        "question": decision.question,
+        "from": decision.source,
+        "to": decision.target,
+        "entry_id": decision.entry_id,
+        "spec_hash": decision.spec_hash,
+        "requested_by": decision.requested_by.id,
+        "requested_at": decision.requested_at,
+        "expires_at": decision.expires_at or None,
+        "operator": decision.operator,
+    }

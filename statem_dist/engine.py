@@ -32,6 +32,7 @@ from statem_dist.protocol.graph import LlmReview, Runbook
 from statem_dist.protocol.model import Actor, Confirmations, DynamicFacts, OnManual, Place, Run, Transition, Worker
 from statem_dist.protocol.plan import plan_goto
 from statem_dist.protocol.progress import CHECKS_QUEUE, REVIEWS_QUEUE, asks, pending, waits_for_people
+from statem_dist.questions import Question
 from statem_dist.roster import Roster
 from statem_dist.settings import Settings
 from statem_dist.store.base import Snapshot
@@ -71,18 +72,6 @@ class StartRequest(Struct, frozen=True):
     by: Actor
     confirmations: Confirmations = Confirmations()
     labels: dict[str, str] = {}
-
-
-class Question(Struct, frozen=True):
-    """A check that asks for a confirmation: its id in the plan, its name if it has one, and what it asks.
-
-    ``operator`` says that only an operator's decision settles it.
-    """
-
-    check: str
-    name: str
-    text: str
-    operator: bool
 
 
 class Engine:

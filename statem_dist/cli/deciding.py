@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import shlex
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from statem_dist.cli.answer import Answer
 from statem_dist.cli.declare import Argument, Option
@@ -36,11 +36,12 @@ def approvals(state_dir: StateDirOption = None, as_json: JsonOption = False) -> 
     Example: statem-dist approvals
     """
     from statem_dist.cli.progress import say_unreadable
+    from statem_dist.decisions import decision_view
 
     with session(state_dir) as at:
         found = [] if at.nothing_yet else at.engine.decisions(DECISIONS_MAX, say_unreadable)
         now = at.engine.store.clock() if found else 0
-    data = {"ok": True, "approvals": [_view(decision) for decision in found]}
+    data = {"ok": True, "approvals": [decision_view(decision) for decision in found]}
 
     def as_text() -> str:
         return "\n".join(_told(each, now, state_dir) for each in found) or "Nothing waits for a decision."
@@ -165,21 +166,3 @@ def _told(decision: Decision, now: int, state_dir: str | None) -> str:
             f"    statem-dist approve {decision.id}{where}",
         ]
     )
-
-
-def _view(decision: Decision) -> dict[str, Any]:
-    return {
-        "id": decision.id,
-        "run_id": decision.run_id,
-        "transition": decision.transition,
-        "check": decision.check,
-        "question": decision.question,
-        "from": decision.source,
-        "to": decision.target,
-        "entry_id": decision.entry_id,
-        "spec_hash": decision.spec_hash,
-        "requested_by": decision.requested_by.id,
-        "requested_at": decision.requested_at,
-        "expires_at": decision.expires_at or None,
-        "operator": decision.operator,
-    }

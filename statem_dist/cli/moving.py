@@ -165,8 +165,9 @@ def goto(
 
     Example: statem-dist goto review --run-id demo
     """
-    from statem_dist.cli.progress import Ticker, ask_questions, confirmations_of, say_waiting
+    from statem_dist.cli.progress import Ticker, ask_questions, say_waiting
     from statem_dist.deadline import Deadline
+    from statem_dist.questions import confirmations_of
 
     if reason and not decline:
         raise Usage("--reason says why a check is declined; name that check with --decline.")
@@ -176,7 +177,9 @@ def goto(
         at_terminal = not yes and not as_json and sys.stdin.isatty() and on_manual == "fail"
         if confirm or decline or at_terminal:
             questions = at.engine.questions(run, target)
-            confirmations = confirmations_of(questions, confirm or (), decline or (), reason, everything=yes)
+            confirmations = confirmations_of(
+                questions, confirm or (), dict.fromkeys(decline or (), reason), everything=yes
+            )
             if at_terminal:
                 confirmations = ask_questions(questions, confirmations)
         else:

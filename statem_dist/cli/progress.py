@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from statem_dist.cli.answer import printable
 from statem_dist.cli.text import check_line
-from statem_dist.engine import Question
-from statem_dist.errors import Invalid
 from statem_dist.protocol.events import (
     CheckRetrying,
     CheckSettled,
@@ -19,6 +17,7 @@ from statem_dist.protocol.events import (
     WorkLost,
 )
 from statem_dist.protocol.model import Confirmations, PlannedCheck, Transition
+from statem_dist.questions import Question
 
 
 class Ticker:
@@ -91,31 +90,3 @@ def _is_confirmed(question: Question) -> bool:
 
 def _counted(count: int, thing: str) -> str:
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
-
-
-def confirmations_of(
-    questions: Sequence[Question],
-    confirm: Sequence[str],
-    decline: Sequence[str],
-    reason: str,
-    *,
-    everything: bool,
-) -> Confirmations:
-    """Return the answers that were given on the command line, each check named by its id, its name or its text.
-
-    Raises:
-        Invalid: a name is that of no check that asks.
-    """
-
-    def ids(wanted: str) -> list[str]:
-        found = [each.check for each in questions if wanted in (each.check, each.name, each.text)]
-        if not found:
-            listed = "; ".join(f"{each.check} ({each.text})" for each in questions) or "none"
-            raise Invalid(f"No check that asks is called {wanted!r}. Asking: {listed}")
-        return found
-
-    return Confirmations(
-        everything=everything,
-        checks=tuple(check for wanted in confirm for check in ids(wanted)),
-        declined={check: reason for wanted in decline for check in ids(wanted)},
-    )

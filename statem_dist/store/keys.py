@@ -21,7 +21,9 @@ key                                type         holds
 ``statem:{s}:status:STATUS``       sorted set   the same, one per status
 ``statem:{s}:label:KEY=VALUE``     sorted set   the same, one per label
 ``statem:{s}:moved``               channel      ``ID VERSION`` after each commit
-``statem:runbook:HASH``            string       a registered runbook; immutable
+``statem:runbook:HASH``            string       a runbook that was started or registered; immutable
+``statem:registered``              hash         hash of a registered runbook to who registered it, when, by which name
+``statem:named``                   hash         name of a registered runbook to the hash of its current version
 ``statem:active``                  hash         scope (state directory, or that and a runbook) to run id
 ``statem:workers``                 sorted set   worker id, scored by when it is presumed gone (server ms)
 ``statem:worker:ID``               string       what a worker says of itself
@@ -38,6 +40,8 @@ SHARDS = 16
 """Number of hash tags; fixed for ever, because it is part of every key."""
 
 ACTIVE = "statem:active"
+REGISTERED = "statem:registered"
+NAMED = "statem:named"
 WORKERS = "statem:workers"
 
 

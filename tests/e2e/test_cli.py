@@ -16,8 +16,9 @@ import pytest
 
 from statem_dist.cli import main
 from statem_dist.embedded.place import Place
-from statem_dist.engine import Engine, Question
+from statem_dist.engine import Engine
 from statem_dist.protocol.model import Run
+from statem_dist.questions import Question
 from tests.support.programs import COMMAND, HAS_PROC, Said, Site, eventually
 
 pytestmark = pytest.mark.e2e

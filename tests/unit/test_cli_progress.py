@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from statem_dist.cli.progress import Ticker, ask_questions, say_finishing
-from statem_dist.engine import Question
 from statem_dist.protocol.graph import Node
 from statem_dist.protocol.model import Confirmations
+from statem_dist.questions import Question
 from tests.support.builders import FAILED, Desk, loop, one_by_one, shell
 
 
