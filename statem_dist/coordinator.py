@@ -206,7 +206,7 @@ def _refuse_stale(run: Run, terms: Terms) -> None:
             "version": run.version,
             "current": run.node,
             "current_entry_id": run.entry_id,
-            "status": run.status,
+            "run_status": run.status,
         },
     )
 

@@ -11,17 +11,14 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from statem_dist.errors import Unavailable
+from statem_dist.load import queue_loads
 from statem_dist.roster import Roster
 from statem_dist.settings import Settings
-from statem_dist.store import keys
 from statem_dist.store.client import client_for
 from statem_dist.store.redis_store import RedisStore
 
 DISK_BYTES_MIN = 200 * 1024 * 1024
 CLOCK_SKEW_MS_MAX = 2000
-
-MOVING_RUNS_MAX = 200
-"""Runs in flight whose queues are looked at, the newest ones: a look must not take longer the more there are."""
 
 Level = Literal["ok", "warning", "error"]
 
@@ -114,22 +111,14 @@ def _worker_findings(store: RedisStore, settings: Settings) -> list[Finding]:
         findings = [Finding("ok", "workers", "none; commands execute checks themselves")]
     else:
         findings = [Finding("warning", "workers", "none", "Start one: statem-dist worker")]
-    served = {queue for card in present for queue in card.queues}
-    for queue in sorted({"checks", "llm", *served, *_pinned(store)}):
-        waiting = int(store.call("LLEN", queue)) if settings.broker_url is None else 0
-        if waiting:
-            level: Level = "ok" if queue in served else "warning"
-            fix = "" if queue in served else f"Nobody serves it: statem-dist worker -Q {queue}"
-            findings.append(Finding(level, f"queue {queue}", f"{waiting} messages wait", fix))
-    overdue = sum(int(store.call("ZCARD", keys.due(shard))) for shard in range(keys.SHARDS))
+    for load in queue_loads(store, settings, present):
+        if load.waiting:
+            level: Level = "ok" if load.workers else "warning"
+            fix = "" if load.workers else f"Nobody serves it: statem-dist worker -Q {load.queue}"
+            findings.append(Finding(level, f"queue {load.queue}", f"{load.waiting} messages wait", fix))
+    overdue = store.counts(())["due"]
     findings.append(Finding("ok", "open work", f"{overdue} runs have a transition in flight"))
     return findings
-
-
-def _pinned(store: RedisStore) -> set[str]:
-    """Return the queues to which runs with a transition in flight are pinned."""
-    moving = (store.load(run_id) for run_id in store.run_ids("moving", MOVING_RUNS_MAX))
-    return {found.run.place.queue for found in moving if found is not None and found.run.place.queue is not None}
 
 
 def _info(store: RedisStore) -> dict[str, str]:

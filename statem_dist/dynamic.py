@@ -70,7 +70,7 @@ def read(source: Path, config: DynamicConfig) -> CheckList:
     Raises:
         RunbookInvalid: the file cannot be read, or it holds something that the node does not accept.
     """
-    return _accepted(read_text(source), str(source), format_of(str(source)), config)
+    return accepted(read_text(source), str(source), format_of(str(source)), config)
 
 
 def register(store: Store, run: Run, checks: Sequence[Check], by: Actor, now: int) -> Registration:
@@ -211,7 +211,7 @@ def _dropped(path: Path, config: DynamicConfig, agent: str) -> Registration:
     try:
         text = read_text(path)
         origin = _declared_origin(text, path, origin)
-        return Registration(origin, _accepted(text, str(path), "json", config).checks, str(path))
+        return Registration(origin, accepted(text, str(path), "json", config).checks, str(path))
     except StatemError as error:
         return Registration(origin, path=str(path), error=error.message)
 
@@ -235,8 +235,8 @@ def _declared_origin(text: str, path: Path, named: Origin) -> Origin:
     )
 
 
-def _accepted(text: str, source: str, format: Format, config: DynamicConfig) -> CheckList:
-    """Return the checks of a document that satisfies what the node accepts."""
+def accepted(text: str, source: str, format: Format, config: DynamicConfig) -> CheckList:
+    """Return the checks of a document that satisfies what the node accepts. See ``read``."""
     return read_checks(
         text,
         source=source,

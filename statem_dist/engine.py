@@ -382,6 +382,21 @@ class Engine:
         assert transition is not None, "a receipt names a transition that was made"
         return Settled(run=run, transition=transition)
 
+    def look(self, run_id: str, transition_id: str) -> Settled:
+        """Return a transition of a run as it is now.
+
+        Raises:
+            NotFound: there is no such run, or it has not made such a transition.
+        """
+        run = self._look(run_id).run
+        transition = find_transition(self.store, run, transition_id)
+        if transition is None:
+            raise NotFound(
+                f"Run {run_id!r} has made no transition {transition_id!r}.",
+                details={"run_id": run_id, "transition": transition_id},
+            )
+        return Settled(run=run, transition=transition)
+
     def decisions(
         self, limit: int, on_unreadable: OnUnreadable, labels: Mapping[str, str] | None = None
     ) -> list[Decision]:

@@ -7,6 +7,7 @@ everything else is found again.
 from __future__ import annotations
 
 import shlex
+from typing import Literal
 
 from msgspec import Struct
 
@@ -21,7 +22,7 @@ class Address(Struct, frozen=True):
     command: str
     run_id: str
     state_dir: str
-    redis: bool = False
+    at: Literal["state_dir", "redis", "service"] = "state_dir"
 
     @classmethod
     def of(cls, settings: Settings, run_id: str, command: str | None) -> Address:
@@ -30,7 +31,7 @@ class Address(Struct, frozen=True):
             command=command or "statem-dist",
             run_id=run_id,
             state_dir=str(settings.state_dir),
-            redis=not settings.embedded,
+            at="state_dir" if settings.embedded else "redis",
         )
 
     def call(self, verb: str) -> str:
@@ -39,10 +40,12 @@ class Address(Struct, frozen=True):
 
     def place(self) -> str:
         """Return where the state lives, in words."""
-        return "the Redis of STATEM_REDIS_URL" if self.redis else f"the state directory {self.state_dir}"
+        if self.at == "state_dir":
+            return f"the state directory {self.state_dir}"
+        return "the Redis of STATEM_REDIS_URL" if self.at == "redis" else "the service at STATEM_URL"
 
     def _selection(self) -> str:
-        where = "" if self.redis else f" --state-dir {shlex.quote(self.state_dir)}"
+        where = f" --state-dir {shlex.quote(self.state_dir)}" if self.at == "state_dir" else ""
         return f"--run-id {self.run_id}{where}"
 
 

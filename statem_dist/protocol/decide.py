@@ -463,6 +463,11 @@ def _follow(run: Run | None, events: list[Event], now: int, worker: Worker | Non
     return events
 
 
+def comes_by_itself(run: Run) -> bool:
+    """Return whether more follows from what has happened to a run, without anybody: its last commit goes on."""
+    return _next_event(run, run.updated_at) is not None
+
+
 def _next_event(run: Run, now: int) -> Event | None:
     transition = run.in_flight
     if transition is None:

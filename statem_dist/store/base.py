@@ -121,6 +121,9 @@ class Store(Protocol):
     def receipt(self, run_id: str, request: str) -> Receipt | None:
         """Return what is kept of a request, for a day after its commit."""
 
+    def claim_request(self, request: str, fingerprint: str) -> bool:
+        """Say what a request is that no run is known for yet, for a day; False if it was said to be another one."""
+
     def run_ids(
         self,
         status: str | None,

@@ -24,6 +24,7 @@ key                                type         holds
 ``statem:runbook:HASH``            string       a runbook that was started or registered; immutable
 ``statem:registered``              hash         hash of a registered runbook to who registered it, when, by which name
 ``statem:named``                   hash         name of a registered runbook to the hash of its current version
+``statem:request:REQUEST``         string       the fingerprint of a request that creates a run; for a day
 ``statem:active``                  hash         scope (state directory, or that and a runbook) to run id
 ``statem:workers``                 sorted set   worker id, scored by when it is presumed gone (server ms)
 ``statem:worker:ID``               string       what a worker says of itself
@@ -83,6 +84,11 @@ def receipt(run_id: str, request: str) -> str:
 def feed(shard: int) -> str:
     """Return the key of a shard's feed of commits."""
     return f"statem:{{{shard}}}:feed"
+
+
+def request(request_id: str) -> str:
+    """Return the key of what a request is that creates a run."""
+    return f"statem:request:{request_id}"
 
 
 def due(shard: int) -> str:

@@ -199,6 +199,14 @@ class RedisStore:
         end = "+" if before is None else f"({before}-0"
         return _numbered(self.call("XREVRANGE", keys.events(run_id), end, "-", "COUNT", limit))
 
+    def claim_request(self, request: str, fingerprint: str) -> bool:
+        """Say what a request is that no run is known for yet. See ``Store.claim_request``."""
+        key = keys.request(request)
+        if self.call("SET", key, fingerprint, "NX", "EX", RECEIPT_SECONDS) is not None:
+            return True
+        kept = self.call("GET", key)
+        return kept is None or bytes(kept).decode() == fingerprint
+
     def run_ids(
         self,
         status: str | None,
@@ -222,6 +230,13 @@ class RedisStore:
         found = [(int(score), member) for flat in replies for member, score in _scored(flat)]
         behind = (mark for mark in found if before is None or mark < before)
         return [member for _, member in sorted(behind, reverse=True)[:limit]]
+
+    def counts(self, statuses: Sequence[str]) -> dict[str, int]:
+        """Return how many runs there are of each status, and under ``due`` how many a reaper will look at."""
+        indices = [[keys.status(shard, status) for shard in range(keys.SHARDS)] for status in statuses]
+        indices.append([keys.due(shard) for shard in range(keys.SHARDS)])
+        replies = iter(self._call_many(["ZCARD", key] for keys_of_one in indices for key in keys_of_one))
+        return {name: sum(int(next(replies)) for _ in range(keys.SHARDS)) for name in (*statuses, "due")}
 
     # --- the feed of all runs -------------------------------------------------------------------------------
 

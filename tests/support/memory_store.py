@@ -49,6 +49,7 @@ class MemoryStore:
         self._active: dict[str, str] = {}
         self._stops: dict[tuple[str, str], bytes] = {}
         self._receipts: dict[tuple[str, str], Receipt] = {}
+        self._requests: dict[str, str] = {}
         self._logs: dict[tuple[str, str, str], str] = {}
 
     def clock(self) -> int:
@@ -158,6 +159,10 @@ class MemoryStore:
     def receipt(self, run_id: str, request: str) -> Receipt | None:
         """Return what is kept of a request, or None."""
         return self._receipts.get((run_id, request))
+
+    def claim_request(self, request: str, fingerprint: str) -> bool:
+        """Say what a request is."""
+        return self._requests.setdefault(request, fingerprint) == fingerprint
 
     def run_ids(
         self,

@@ -1,0 +1,232 @@
+"""The feed of all runs: every event of every run, told to whoever listens, filtered by the labels of the run.
+
+One task reads the feed for the whole process and hands what it finds to the listeners. A listener that comes back
+names the position that it has reached, reads by itself what it has missed, and then goes on with what was handed to
+it meanwhile: without a gap and without a repetition. A position is one entry id per shard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from msgspec import Struct
+
+from statem_api.announcements import Announcements
+from statem_dist.errors import Invalid, StatemError
+from statem_dist.eventlog import event_view
+from statem_dist.store import keys
+from statem_dist.store.base import FeedEntry, Snapshot
+from statem_dist.store.redis_store import RedisStore
+
+READ_MAX = 200
+"""Entries read at a time from one shard."""
+
+HELD_MAX = 1_000
+"""Entries that wait for one listener. One that is slower reads by itself what it was not given."""
+
+LABELS_KEPT = 10_000
+"""Runs whose labels are remembered; they never change."""
+
+LOOK_SECONDS = 5.0
+"""The feed is read at least that often, whatever was announced."""
+
+Call = Callable[..., Awaitable[Any]]
+
+logger = logging.getLogger(__name__)
+
+
+class Told(Struct, frozen=True):
+    """One commit as a listener is told it; ``events`` are views of its events. Without a run, some were missed."""
+
+    shard: int
+    position: str
+    run_id: str = ""
+    labels: dict[str, str] = {}
+    events: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def gap(self) -> bool:
+        """Whether this says that something was missed."""
+        return not self.run_id
+
+
+class Feed:
+    """Reads the feed once for all listeners of this process.
+
+    Args:
+        store: where the runs are kept.
+        announcements: hear of new commits.
+        call: runs a blocking call elsewhere.
+    """
+
+    def __init__(self, store: RedisStore, announcements: Announcements, call: Call) -> None:
+        self._store = store
+        self._announcements = announcements
+        self._call = call
+        # None in a queue: what was not handed out is to be read.
+        self._listeners: set[asyncio.Queue[Told | None]] = set()
+        self._labels: dict[str, dict[str, str]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._wanted = asyncio.Event()
+
+    def start(self) -> None:
+        """Begin to read, in a task of the running event loop; nothing is read while nobody listens."""
+        self._task = asyncio.create_task(self._read(), name="feed")
+
+    async def close(self) -> None:
+        """Stop reading."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def now(self) -> list[str]:
+        """Return the position at which the feed ends now, one entry id per shard."""
+        ends: list[str] = await self._call(self._store.feed_ends)
+        return ends
+
+    async def listen(self, positions: list[str], heartbeat: float) -> AsyncIterator[Told | None]:
+        """Yield what happens after a position; None where nothing has for a while.
+
+        Args:
+            positions: one entry id per shard; moved along with what is yielded.
+            heartbeat: seconds without news after which None is yielded.
+        """
+        queue: asyncio.Queue[Told | None] = asyncio.Queue(HELD_MAX)
+        self._listeners.add(queue)
+        self._wanted.set()
+        try:
+            async for told in self._since(positions):
+                yield told
+            while True:
+                try:
+                    async with asyncio.timeout(heartbeat):
+                        told = await queue.get()
+                except TimeoutError:
+                    yield None
+                    continue
+                if told is None:
+                    async for missed in self._since(positions):
+                        yield missed
+                elif told.gap or _newer(told.position, positions[told.shard]):
+                    positions[told.shard] = told.position
+                    yield told
+        finally:
+            self._listeners.discard(queue)
+            if not self._listeners:
+                self._wanted.clear()
+
+    async def _since(self, positions: list[str]) -> AsyncIterator[Told]:
+        """Yield what stands in the feed after positions, and move them along."""
+        while True:
+            shards: list[list[FeedEntry] | None] = await self._call(self._store.feed_since, positions, READ_MAX)
+            if not any(entries is None or entries for entries in shards):
+                return
+            for shard, entries in enumerate(shards):
+                if entries is None:
+                    positions[shard] = (await self.now())[shard]
+                    yield Told(shard, positions[shard])
+                    continue
+                for entry in entries:
+                    positions[shard] = entry.position
+                    if (told := await self._told(shard, entry)) is not None:
+                        yield told
+
+    async def _read(self) -> None:
+        """Read what is new whenever something is announced, and hand it to the listeners."""
+        while True:
+            await self._wanted.wait()
+            with suppress(StatemError):
+                await self._read_while_wanted()
+            await asyncio.sleep(1)
+
+    async def _read_while_wanted(self) -> None:
+        with self._announcements.watch_all() as watch:
+            positions = await self.now()
+            # What was committed between their last look and this position is nobody's otherwise.
+            for queue in self._listeners:
+                _put(queue, None)
+            while self._wanted.is_set():
+                await watch.wait(0, LOOK_SECONDS)
+                async for told in self._since(positions):
+                    self._hand_out(told)
+
+    def _hand_out(self, told: Told) -> None:
+        for queue in self._listeners:
+            _put(queue, told)
+
+    async def _told(self, shard: int, entry: FeedEntry) -> Told | None:
+        """Return what an entry stands for; None for a run that is gone or cannot be read."""
+        labels = await self._labels_of(entry.run_id)
+        if labels is None:
+            return None
+        count = entry.last - entry.first + 1
+        try:
+            events = await self._call(self._store.events, entry.run_id, entry.first - 1, count)
+        except StatemError as error:
+            logger.error("events of the run %s cannot be read: %s", entry.run_id, error)
+            return None
+        return Told(shard, entry.position, entry.run_id, labels, tuple(event_view(*each) for each in events))
+
+    async def _labels_of(self, run_id: str) -> dict[str, str] | None:
+        if run_id not in self._labels:
+            found = (await self._call(self._store.load_many, [run_id]))[0]
+            if not isinstance(found, Snapshot):
+                return None
+            if len(self._labels) >= LABELS_KEPT:
+                del self._labels[next(iter(self._labels))]
+            self._labels[run_id] = found.run.labels
+        return self._labels[run_id]
+
+
+def reached_by(told: Told, labels: Mapping[str, str]) -> bool:
+    """Return whether an entry is of a run with these labels."""
+    return labels.items() <= told.labels.items()
+
+
+def encode_position(positions: list[str]) -> str:
+    """Return positions as one word, for the id of an event in a stream."""
+    given = {str(shard): position for shard, position in enumerate(positions) if position != "0-0"}
+    return base64.urlsafe_b64encode(json.dumps(given, separators=(",", ":")).encode()).decode().rstrip("=")
+
+
+def decode_position(text: str) -> list[str]:
+    """Return the positions of such a word.
+
+    Raises:
+        Invalid: it is none.
+    """
+    try:
+        given = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        positions = [str(given.get(str(shard), "0-0")) for shard in range(keys.SHARDS)]
+        for position in positions:
+            milliseconds, _, sequence = position.partition("-")
+            int(milliseconds), int(sequence)
+    except (ValueError, AttributeError, binascii.Error) as error:
+        raise Invalid(
+            "`Last-Event-ID` is no position of the feed.", hint="Leave it out to begin with what comes."
+        ) from error
+    return positions
+
+
+def _put(queue: asyncio.Queue[Told | None], told: Told | None) -> None:
+    """Hand something to a listener; one that is too slow reads by itself instead what was not handed to it."""
+    if queue.full():
+        while not queue.empty():
+            queue.get_nowait()
+        told = None
+    queue.put_nowait(told)
+
+
+def _newer(position: str, than: str) -> bool:
+    def stamp(text: str) -> tuple[int, int]:
+        milliseconds, _, sequence = text.partition("-")
+        return int(milliseconds), int(sequence)
+
+    return stamp(position) > stamp(than)

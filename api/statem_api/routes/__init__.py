@@ -1,0 +1,1 @@
+"""The resources of the service, one module each."""

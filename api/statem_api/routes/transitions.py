@@ -1,0 +1,359 @@
+"""Transitions: attempt, look at, decide, cancel; and what else changes a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter
+from msgspec.structs import replace
+from starlette.responses import Response
+
+from statem_api import bodies, shapes
+from statem_api.answers import Asked, Waiting, answer, described, transition_url, transition_view
+from statem_api.callers import Caller, Calling
+from statem_api.routes.runs import reached, run_view, runbook_for
+from statem_api.service import Service, Serving, log_unreadable
+from statem_dist import dynamic
+from statem_dist.coordinator import Terms
+from statem_dist.deadline import Deadline
+from statem_dist.decisions import decision_view
+from statem_dist.engine import StartRequest
+from statem_dist.errors import Conflict, NotFound
+from statem_dist.follow import Settled
+from statem_dist.protocol.graph import DynamicConfig
+from statem_dist.protocol.model import Confirmations, Run
+from statem_dist.questions import confirmations_of
+
+router = APIRouter(prefix="/v1/runs/{run_id}", tags=["transitions"])
+inbox = APIRouter(prefix="/v1/approvals", tags=["approvals"])
+
+DECISIONS_MAX = 1_000
+
+NO_WAIT = Deadline(0)
+"""For verbs that leave the work to workers: whoever waits does so in the event loop."""
+
+
+@router.post(
+    "/goto",
+    responses=described(404, 409, 412, of_200=shapes.Transition, of_202=shapes.Transition),
+    summary="Attempt a transition",
+)
+async def goto(
+    run_id: bodies.RunId, body: bodies.Goto, service: Serving, caller: Calling, asked: Asked, waiting: Waiting
+) -> Response:
+    """Attempt a checked transition: it commits only when every required check passes.
+
+    200 with `outcome` `committed` or `blocked` and the results, once it has settled; 202 with the place to look at while
+    it is pending. A transition that is blocked is an outcome and no error.
+    """
+    caller.require("agent", "move runs")
+
+    def attempt(run: Run) -> Settled:
+        return service.engine.goto(
+            run_id,
+            body.target,
+            caller.actor(body.agent_id, body.agent_role),
+            _confirmations(service, run, body, body.target),
+            from_entry=body.from_entry or (run.entry_id if _names_checks(body) else None),
+            on_manual=body.on_manual,
+            wait=False,
+            terms=asked,
+        )
+
+    return await carried_out(service, caller, run_id, asked, waiting, attempt)
+
+
+@router.post(
+    "/save",
+    responses=described(404, 409, 412, of_200=shapes.Transition, of_202=shapes.Transition),
+    summary="Run the out_hook without moving",
+)
+async def save(
+    run_id: bodies.RunId, body: bodies.Save, service: Serving, caller: Calling, asked: Asked, waiting: Waiting
+) -> Response:
+    """Run the current node's out_hook, and stay."""
+    caller.require("agent", "save runs")
+
+    def attempt(run: Run) -> Settled:
+        by = caller.actor(body.agent_id, body.agent_role)
+        confirmations = Confirmations(everything=body.confirm is True)
+        return service.engine.save(
+            run_id, by, confirmations, skip_hooks=body.skip_hooks, deadline=NO_WAIT, terms=asked
+        )
+
+    return await carried_out(service, caller, run_id, asked, waiting, attempt)
+
+
+@router.post(
+    "/rebind",
+    responses=described(404, 409, 412, of_200=shapes.Transition, of_202=shapes.Transition),
+    summary="Follow another version of the runbook",
+)
+async def rebind(
+    run_id: bodies.RunId, body: bodies.Rebind, service: Serving, caller: Calling, asked: Asked, waiting: Waiting
+) -> Response:
+    """Bind a run to another version of its runbook, and run the in_hook of its node again.
+
+    If its node is gone there, the run goes to the initial one.
+    """
+    caller.require("operator", "bind runs to another runbook")
+
+    def attempt(run: Run) -> Settled:
+        request = StartRequest(
+            runbook=runbook_for(service, caller, body),
+            run_id=run_id,
+            place=run.place,
+            by=caller.actor(body.agent_id, body.agent_role),
+            confirmations=Confirmations(everything=body.confirm is True),
+        )
+        return service.engine.start(request, NO_WAIT, terms=asked)
+
+    return await carried_out(service, caller, run_id, asked, waiting, attempt)
+
+
+@router.get(
+    "/transitions/{transition}", responses=described(404, of_200=shapes.Transition), summary="Look at a transition"
+)
+async def show(
+    run_id: bodies.RunId, transition: bodies.TransitionId, service: Serving, caller: Calling, waiting: Waiting
+) -> Response:
+    """Show what has come of a transition; with `wait`, once it has settled or time is up."""
+    await service.call(reached, service, caller, run_id)
+    with service.announcements.watch(run_id) as watch:
+        settled = await service.call(service.engine.look, run_id, transition)
+        settled = await service.seen_through(settled, watch, waiting)
+    return answer(await service.call(transition_view, service.engine, settled), version=settled.run.version)
+
+
+@router.get(
+    "/transitions/{transition}/document",
+    responses=described(404, of_200=shapes.Document),
+    summary="A transition as it is stored",
+)
+async def document(
+    run_id: bodies.RunId, transition: bodies.TransitionId, service: Serving, caller: Calling
+) -> Response:
+    """Give a transition with all that is stored of it, for programs of the same version."""
+    await service.call(reached, service, caller, run_id)
+    settled = await service.call(service.engine.look, run_id, transition)
+    return answer(settled.transition, version=settled.run.version)
+
+
+@router.get(
+    "/transitions/{transition}/checks/{check}/log",
+    responses=described(404, of_200=shapes.Log),
+    summary="The longer output of a check",
+)
+async def log(
+    run_id: bodies.RunId,
+    transition: bodies.TransitionId,
+    check: bodies.CheckId,
+    service: Serving,
+    caller: Calling,
+) -> Response:
+    """Give the longer output of a check, which is kept for a week; results have the beginning and the end of it."""
+    await service.call(reached, service, caller, run_id)
+    text = await service.call(service.engine.store.log, run_id, transition, check)
+    if text is None:
+        raise NotFound(
+            f"No log of {check} is kept for transition {transition} of run {run_id!r}.",
+            hint="Short output is in the result itself; logs are kept for a week.",
+        )
+    return answer({"run_id": run_id, "transition": transition, "check": check, "text": text})
+
+
+@router.post(
+    "/transitions/{transition}/cancel",
+    responses=described(404, 409, 412, of_200=shapes.Transition),
+    summary="Cancel a transition",
+)
+async def cancel(
+    run_id: bodies.RunId,
+    transition: bodies.TransitionId,
+    body: bodies.Why,
+    service: Serving,
+    caller: Calling,
+    asked: Asked,
+) -> Response:
+    """End a transition that is open; a running command is ended, and the run stays on its node."""
+    caller.require("operator", "cancel transitions")
+
+    def attempt(run: Run) -> Settled:
+        if run.in_flight is None or run.in_flight.id != transition:
+            raise Conflict(
+                f"Transition {transition} of run {run_id!r} is not open.",
+                details={"run_id": run_id, "transition": transition, "current": run.node},
+            )
+        by = caller.decider()
+        return service.engine.cancel(run_id, body.reason or f"cancelled by {by.id}", by, asked)
+
+    return await carried_out(service, caller, run_id, asked, 0.0, attempt)
+
+
+@router.post(
+    "/transitions/{transition}/decisions/{check}",
+    responses=described(404, 409, 412, of_200=shapes.Transition, of_202=shapes.Transition),
+    summary="Decide",
+    tags=["approvals"],
+)
+async def decide(
+    run_id: bodies.RunId,
+    transition: bodies.TransitionId,
+    check: bodies.CheckId,
+    body: bodies.Decision,
+    service: Serving,
+    caller: Calling,
+    asked: Asked,
+    waiting: Waiting,
+) -> Response:
+    """Approve or reject a check that waits for a decision; the transition goes on. The first decision wins."""
+    caller.require("operator", "decide")
+
+    def attempt(run: Run) -> Settled:
+        return service.engine.decide(
+            run_id,
+            transition,
+            check,
+            approved=body.approved,
+            comment=body.comment,
+            by=caller.decider(),
+            operator=True,
+            deadline=NO_WAIT,
+            terms=asked,
+        )
+
+    return await carried_out(service, caller, run_id, asked, waiting, attempt)
+
+
+@inbox.get("", responses=described(of_200=shapes.Items), summary="What waits for a decision")
+async def approvals(service: Serving, caller: Calling) -> Response:
+    """List what waits for somebody's decision, in the runs that the caller reaches."""
+    found = await service.call(service.engine.decisions, DECISIONS_MAX, log_unreadable, caller.labels)
+    items = [
+        decision_view(each)
+        | {"url": f"{transition_url(each.run_id, each.transition)}/decisions/{each.check}"}
+        for each in found
+    ]
+    return answer({"items": items})
+
+
+# --- dynamic checks --------------------------------------------------------------------------------------------------
+
+
+@router.get("/dynamic", responses=described(404, of_200=shapes.Items), summary="Dynamic checks of the current entry")
+async def dynamic_list(run_id: bodies.RunId, service: Serving, caller: Calling) -> Response:
+    """Show who has registered checks for the current entry, and which."""
+
+    def look() -> tuple[Run, list[dict[str, Any]]]:
+        run = reached(service, caller, run_id)
+        config = _config(service, run) or DynamicConfig()
+        found = dynamic.registrations(service.engine.store, run, config)
+        return run, [dynamic.registration_view(run, each) for each in found]
+
+    run, items = await service.call(look)
+    data = {"ok": True, "run_id": run.id, "current": run.node, "current_entry_id": run.entry_id, "items": items}
+    return answer(data, version=run.version)
+
+
+@router.put(
+    "/dynamic", responses=described(404, 409, of_200=shapes.Items), summary="Register dynamic checks for this entry"
+)
+async def dynamic_write(
+    run_id: bodies.RunId, body: bodies.DynamicChecks, service: Serving, caller: Calling
+) -> Response:
+    """Register checks for the current entry, in place of those that this agent has registered before."""
+    caller.require("agent", "register dynamic checks")
+
+    def write() -> tuple[Run, dict[str, Any]]:
+        run = reached(service, caller, run_id)
+        config = _config(service, run)
+        if config is None:
+            raise Conflict(
+                f"Node {run.node!r} accepts no dynamic checks.",
+                hint="A node that does says so with dynamic_before_transfer.",
+                details={"run_id": run_id, "current": run.node},
+            )
+        if service.options.registered_only and not caller.operates:
+            allowed = tuple(each for each in config.allow_types if each in service.options.agent_check_types)
+            config = replace(config, allow_types=allowed)
+        text = msgspec.json.encode({"checks": body.checks, **({"basis": body.basis} if body.basis else {})}).decode()
+        checks = dynamic.accepted(text, "checks", "json", config)
+        store = service.engine.store
+        by = caller.actor(body.agent_id, body.agent_role)
+        made = dynamic.register(store, run, checks.checks, by, store.clock())
+        return run, dynamic.registration_view(run, made) | {"warnings": [str(each) for each in checks.warnings]}
+
+    run, made = await service.call(write)
+    data = {"ok": True, "run_id": run.id, "current": run.node, "current_entry_id": run.entry_id, "items": [made]}
+    return answer(data, version=run.version)
+
+
+def _config(service: Service, run: Run) -> DynamicConfig | None:
+    return dynamic.config_of(run, service.engine.runbook(run.runbook))
+
+
+# --- carrying out ----------------------------------------------------------------------------------------------------
+
+
+async def carried_out(
+    service: Service,
+    caller: Caller,
+    run_id: str,
+    terms: Terms,
+    wait: float,
+    attempt: Callable[[Run], Settled],
+) -> Response:
+    """Do something to a run that the caller reaches, once per request, and answer with the transition it led to.
+
+    Args:
+        service: what is worked with.
+        caller: who asks.
+        run_id: the run.
+        terms: on what terms; a request that was answered before is answered again and not done again.
+        wait: seconds to wait for the transition to settle.
+        attempt: does it, and returns at once.
+    """
+
+    def act() -> tuple[Settled, bool]:
+        run = reached(service, caller, run_id)
+        earlier = service.engine.answered(run_id, terms)
+        if earlier is not None:
+            return earlier, True
+        try:
+            return attempt(run), False
+        except Conflict:
+            # Perhaps it was this very request, sent twice, that was faster.
+            earlier = service.engine.answered(run_id, terms)
+            if earlier is None:
+                raise
+            return earlier, True
+
+    with service.announcements.watch(run_id) as watch:
+        settled, replayed = await service.call(act)
+        if wait:
+            settled = await service.seen_through(settled, watch, wait)
+    data = await service.call(transition_view, service.engine, settled)
+    headers = {"Idempotent-Replayed": "true"} if replayed else {}
+    if wait:
+        headers["Preference-Applied"] = f"wait={wait:g}"
+    if settled.transition.open:
+        headers |= {"Location": transition_url(run_id, settled.transition.id), "Retry-After": "1"}
+    return answer(data, 202 if settled.transition.open else 200, version=settled.run.version, headers=headers)
+
+
+def _names_checks(body: bodies.Confirming) -> bool:
+    """Return whether the answers of a request name checks; then they are for the questions of one entry."""
+    return isinstance(body.confirm, list) or bool(body.decline)
+
+
+def _confirmations(service: Service, run: Run, body: bodies.Confirming, target: str) -> Confirmations:
+    if not _names_checks(body):
+        return Confirmations(everything=body.confirm is True)
+    named = body.confirm if isinstance(body.confirm, list) else []
+    questions = service.engine.questions(run, target)
+    return confirmations_of(questions, named, body.decline, everything=body.confirm is True)
+
+
+__all__ = ["inbox", "router", "run_view"]

@@ -1,0 +1,108 @@
+"""What every route works with: the verbs on runs, the tokens, the registered runbooks, and who hears of commits.
+
+The verbs are those of the library, and they block. ``Service.call`` runs them in a few threads; whatever waits for
+something to happen waits in the event loop instead, where it costs no thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, ParamSpec, TypeVar
+
+from anyio import CapacityLimiter, to_thread
+from fastapi import Depends, Request
+
+from statem_api.announcements import Announcements, Watch
+from statem_api.feed import Feed
+from statem_api.metrics import Metrics
+from statem_api.options import WAIT_SECONDS_MAX, ApiOptions
+from statem_dist.deadline import Deadline
+from statem_dist.engine import LOOK_AGAIN_SECONDS, Engine
+from statem_dist.errors import Usage
+from statem_dist.follow import Settled
+from statem_dist.protocol.progress import waits_for_people
+from statem_dist.registry import Registry
+from statem_dist.settings import Settings
+from statem_dist.tokens import Tokens
+
+THREADS = 8
+"""Blocking calls at once. They are short, and Python runs one thread at a time: more would only queue elsewhere."""
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Service:
+    """One process of the service.
+
+    Args:
+        options: how it was started.
+        settings: limits and places.
+
+    Raises:
+        Usage: it was not told where the state store is.
+    """
+
+    def __init__(self, options: ApiOptions, settings: Settings) -> None:
+        if settings.redis_url is None:
+            raise Usage("The service needs STATEM_REDIS_URL.", hint="Start it with `statem-dist api`.")
+        self.options = options
+        self.settings = settings
+        self.engine = Engine(settings, settings.redis_url, {}, inline=False)
+        self.tokens = Tokens(self.engine.store)
+        self.registry = Registry(self.engine.store)
+        self.announcements = Announcements(settings.redis_url)
+        self.feed = Feed(self.engine.store, self.announcements, self.call)
+        self.metrics = Metrics()
+        self._limiter: CapacityLimiter | None = None
+
+    async def open(self) -> None:
+        """Begin to listen, in the running event loop."""
+        self._limiter = CapacityLimiter(THREADS)
+        self.announcements.start()
+        self.feed.start()
+
+    async def close(self) -> None:
+        """End what was begun."""
+        await self.feed.close()
+        await self.announcements.close()
+        self.engine.close()
+
+    async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a blocking call in a thread, and return what it returns."""
+        return await to_thread.run_sync(partial(function, *args, **kwargs), limiter=self._limiter)
+
+    async def seen_through(self, settled: Settled, watch: Watch, seconds: float) -> Settled:
+        """Wait until a transition has settled, needs people, or time is up; return it as it is then.
+
+        Args:
+            settled: the transition as it was seen last.
+            watch: watches its run, since before it was opened.
+            seconds: how long at most.
+        """
+        deadline = Deadline(min(seconds, WAIT_SECONDS_MAX))
+        run_id, transition_id = settled.run.id, settled.transition.id
+        while settled.transition.open and not waits_for_people(settled.run) and not deadline.passed:
+            await watch.wait(settled.run.version, deadline.bound(LOOK_AGAIN_SECONDS))
+            settled = await self.call(self.engine.look, run_id, transition_id)
+        return settled
+
+
+def service_of(request: Request) -> Service:
+    """Return the service of an application."""
+    service = request.app.state.service
+    assert isinstance(service, Service)
+    return service
+
+
+Serving = Annotated[Service, Depends(service_of)]
+"""The service, as a parameter of a route."""
+
+
+def log_unreadable(run_id: str, error: Exception) -> None:
+    """Log that a stored run is left out of a list."""
+    logger.error("the run %s cannot be read and is left out: %s", run_id, error)

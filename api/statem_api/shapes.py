@@ -1,0 +1,205 @@
+"""What answers look like, for the OpenAPI document. Fields may be added to an answer, none is renamed or removed."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+RunStatusName = Literal["active", "moving", "waiting", "paused", "finished", "cancelled"]
+
+
+class Shape(BaseModel):
+    """What all answers share: more fields may come."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class Problem(Shape):
+    """What went wrong (RFC 9457)."""
+
+    type: str = Field(examples=["/problems/unknown_target"])
+    title: str
+    status: int
+    code: str = Field(examples=["unknown_target"])
+    detail: str
+    hint: str | None = None
+    instance: str | None = None
+    request_id: str | None = None
+    errors: list[dict[str, Any]] | None = None
+    allowed: list[str] | None = None
+
+
+class CheckResult(Shape):
+    """What came of one check."""
+
+    id: str = Field(examples=["before_transfer.0"])
+    type: str
+    purpose: str
+    passed: bool
+    output: str
+    reason: str
+    tier: Literal["verified", "decision", "attestation", "judgment"]
+    by: str
+
+
+class Transition(Shape):
+    """What came of a transition; `outcome` is `pending` while it is open."""
+
+    ok: bool
+    run_id: str
+    current: str
+    current_entry_id: str
+    transition: str
+    outcome: Literal["committed", "blocked", "cancelled", "error", "pending"]
+    stage: str | None
+    results: list[CheckResult]
+    waiting_reason: str | None = None
+    version: int
+
+
+class Edge(Shape):
+    """A way out of a node."""
+
+    to: str
+
+
+class Run(Shape):
+    """Where a run stands."""
+
+    ok: bool
+    run_id: str
+    status: RunStatusName
+    version: int
+    current: str
+    current_entry_id: str
+    prompt: str
+    next: list[dict[str, Any]]
+    labels: dict[str, str]
+    spec_name: str
+    spec_hash: str
+    in_flight: dict[str, Any] | None
+    waiting_reason: str | None = None
+
+
+class RunSummary(Shape):
+    """A run in a line."""
+
+    run_id: str
+    spec_name: str
+    status: RunStatusName
+    current: str
+    version: int
+    labels: dict[str, str]
+    created_at: int
+    updated_at: int
+
+
+class RunPage(Shape):
+    """A page of runs, newest first. It may hold fewer than asked for and still have a next one."""
+
+    items: list[RunSummary]
+    next_cursor: str | None
+
+
+class RunsCreated(Shape):
+    """The answer to each run of a bulk request, in their order: a `run`, or a `problem`."""
+
+    items: list[dict[str, Any]]
+    created: int
+    failed: int
+
+
+class Runbook(Shape):
+    """A runbook."""
+
+    name: str
+    hash: str
+    initial: str
+    nodes: list[str]
+    edges: list[dict[str, Any]]
+    warnings: list[str] | None = None
+
+
+class RunbookList(Shape):
+    """The registered runbooks."""
+
+    items: list[dict[str, Any]]
+
+
+class Items(Shape):
+    """A list."""
+
+    items: list[dict[str, Any]]
+
+
+class EventPage(Shape):
+    """Events of a run, oldest first; `next_after` is where to go on."""
+
+    items: list[dict[str, Any]]
+    next_after: int
+    version: int
+
+
+class HistoryPage(Shape):
+    """Entries of a run's history, oldest first."""
+
+    run_id: str
+    current: str
+    version: int
+    history: list[dict[str, Any]]
+
+
+class Text(Shape):
+    """A text for an agent."""
+
+    run_id: str
+    prompt: str
+
+
+class Graph(Shape):
+    """A graph, and where a run stands in it."""
+
+    nodes: list[dict[str, Any]]
+    edges: list[dict[str, Any]]
+
+
+class NodeShape(Shape):
+    """One node with its exits."""
+
+    node: str
+    next: list[dict[str, Any]]
+
+
+class Log(Shape):
+    """The longer output of a check."""
+
+    text: str
+
+
+class TokenMade(Shape):
+    """A token; `token` is its text, which nobody sees again."""
+
+    id: str
+    token: str
+    role: str
+
+
+class Me(Shape):
+    """Who is calling."""
+
+    name: str
+    role: str
+    labels: dict[str, str]
+
+
+class Health(Shape):
+    """Whether the service can do its work; `checks` says what was looked at."""
+
+    ok: bool
+
+
+class Document(Shape):
+    """A stored document as it is, for programs of the same version."""
+
+    schema_: int | None = Field(None, alias="schema")

@@ -1,0 +1,123 @@
+"""Streams of server-sent events: those of a run, and the feed of all runs.
+
+The id of an event is its place in what is stored, so that a reader who names the last one it has seen gets exactly what
+follows. A heartbeat is a comment and has no id. The stream of a run ends with an ``end`` event when the run has ended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import msgspec
+from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
+
+from statem_api.callers import Caller, still_counts
+from statem_api.feed import encode_position, reached_by
+from statem_api.options import HEARTBEAT_SECONDS
+from statem_api.service import Service
+from statem_dist.eventlog import event_view
+from statem_dist.protocol.events import Event
+from statem_dist.protocol.model import Run
+
+RETRY_MS = 2_000
+"""After how long a reader that has lost its connection comes back."""
+
+EVENTS_AT_ONCE = 500
+"""Events that are read before the first of them is sent."""
+
+RECHECK_SECONDS = 1.0
+"""How often it is looked whether the token of whoever reads the feed still counts."""
+
+ENDED = ("finished", "cancelled")
+"""Statuses after which nothing follows."""
+
+
+def streamed(service: Service, frames: AsyncIterator[bytes]) -> EventSourceResponse:
+    """Return the response that sends frames as they come."""
+
+    async def counted() -> AsyncIterator[bytes]:
+        with service.metrics.sse_clients.track_inprogress():
+            async for frame in frames:
+                yield frame
+
+    return EventSourceResponse(counted(), headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+
+
+def frame(data: Any, *, id: str | None = None, event: str | None = None) -> bytes:
+    """Return one event of a stream."""
+    return format_sse_event(data_str=msgspec.json.encode(data).decode(), event=event, id=id)
+
+
+async def run_frames(service: Service, caller: Caller, run_id: str, after: int) -> AsyncIterator[bytes]:
+    """Yield the events of a run after a number, and those to come, until it has ended."""
+    yield format_sse_event(retry=RETRY_MS)
+    async for run, events in changes(service, caller, run_id, after):
+        if run is None:
+            yield KEEPALIVE_COMMENT
+            continue
+        for number, event in events:
+            yield frame(event_view(number, event), id=str(number))
+        if run.status in ENDED and (not events or events[-1][0] >= run.version):
+            yield frame({"run_id": run.id, "status": run.status, "version": run.version}, event="end")
+            return
+
+
+async def changes(
+    service: Service, caller: Caller, run_id: str, after: int
+) -> AsyncIterator[tuple[Run | None, Sequence[tuple[int, Event]]]]:
+    """Yield a run with those of its events that are new, again and again; no run after a time without any.
+
+    It ends when the run is gone, or the caller's token does not count any more.
+
+    Args:
+        service: what is read from.
+        caller: who listens.
+        run_id: the run.
+        after: number of the last event that is known.
+    """
+    store = service.engine.store
+
+    def look(after: int) -> tuple[Run, list[tuple[int, Event]]] | None:
+        snapshot = store.load(run_id)
+        if snapshot is None:
+            return None
+        found = store.events(run_id, after, min(EVENTS_AT_ONCE, snapshot.run.version - after)) if (
+            snapshot.run.version > after
+        ) else []
+        return snapshot.run, found
+
+    with service.announcements.watch(run_id) as watch:
+        while await still_counts(service, caller):
+            seen = await service.call(look, after)
+            if seen is None:
+                return
+            run, events = seen
+            if events:
+                after = events[-1][0]
+            yield run, events
+            if after < run.version:
+                continue
+            if not await watch.wait(run.version, HEARTBEAT_SECONDS):
+                yield None, ()
+
+
+async def feed_frames(
+    service: Service, caller: Caller, labels: dict[str, str], positions: list[str]
+) -> AsyncIterator[bytes]:
+    """Yield the commits of all runs with these labels after a position, and those to come, each with all its events."""
+    yield format_sse_event(retry=RETRY_MS, id=encode_position(positions))
+    looked_at = time.monotonic()
+    async for told in service.feed.listen(positions, HEARTBEAT_SECONDS):
+        if time.monotonic() - looked_at > RECHECK_SECONDS:
+            looked_at = time.monotonic()
+            if not await still_counts(service, caller):
+                return
+        if told is None:
+            yield KEEPALIVE_COMMENT
+        elif told.gap:
+            yield frame({"shard": told.shard}, id=encode_position(positions), event="gap")
+        elif reached_by(told, labels) and caller.reaches(told.labels):
+            commit = {"run_id": told.run_id, "labels": told.labels, "events": told.events}
+            yield frame(commit, id=encode_position(positions))
