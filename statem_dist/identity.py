@@ -1,7 +1,8 @@
-"""Who executes: names of workers that are unique per process start, and whether such a process still lives."""
+"""Who executes: the user, names of workers that are unique per process start, and whether such a process lives."""
 
 from __future__ import annotations
 
+import getpass
 import os
 import socket
 from pathlib import Path
@@ -15,6 +16,14 @@ def this_process(role: str) -> str:
 def own_process() -> str:
     """Return which process of this host this is, now and ever since boot: ``PID:START``."""
     return f"{os.getpid()}:{_start_time(os.getpid()) or 0}"
+
+
+def user_name() -> str:
+    """Return the name of the user of this process; that of its number where the system knows no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
 
 
 def process_here(worker: str) -> str | None:
