@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import socket
 from pathlib import Path
@@ -20,6 +19,9 @@ def own_process() -> str:
 
 def user_name() -> str:
     """Return the name of the user of this process; that of its number where the system knows no name."""
+    # Most commands need no name, and need not wait for what a terminal is asked by.
+    import getpass
+
     try:
         return getpass.getuser()
     except (KeyError, OSError):
