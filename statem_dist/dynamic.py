@@ -26,6 +26,7 @@ from statem_dist.protocol.model import Actor, Confirmations, DynamicCheck, Dynam
 from statem_dist.runbook import CheckList, Format, format_of, read_checks, read_plain, read_text
 from statem_dist.runbook.view import check_view
 from statem_dist.store.base import Store
+from statem_dist.views import origin_view
 
 CONFIRM_ID = "dynamic_before_transfer.0"
 """Plan id of the question that ``stale_policy: require_confirmation`` asks before the registered checks."""
@@ -83,7 +84,7 @@ def register(store: Store, run: Run, checks: Sequence[Check], by: Actor, now: in
         by: who registers.
         now: milliseconds since the epoch.
     """
-    origin = Origin(agent_id=by.id, role=by.role, at=now)
+    origin = Origin(agent_id=by.id, role=by.role, at=now, token=by.token)
     registration = Registration(origin=origin, checks=tuple(checks))
     store.save_dynamic(run.id, run.entry_id, by.id, msgspec.json.encode(registration))
     file = file_for(run, by.id)
@@ -156,11 +157,6 @@ def _lacking(config: DynamicConfig, registered: Sequence[Registration], count: i
     if count < config.min_items:
         lacking.append(f"This node requires at least {config.min_items} dynamic checks; {count} are registered.")
     return lacking
-
-
-def origin_view(origin: Origin) -> dict[str, Any]:
-    """Return who registered checks, as commands show it."""
-    return {"agent_id": origin.agent_id, "role": origin.role, "at": origin.at}
 
 
 def registration_view(run: Run, registration: Registration) -> dict[str, Any]:

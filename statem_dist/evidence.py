@@ -14,13 +14,13 @@ from typing import Any
 from msgspec import Struct
 
 from statem_dist.columns import aligned
-from statem_dist.dynamic import origin_view
 from statem_dist.history import Imported, Move, Rebinding, timestamp
 from statem_dist.protocol.answers import evidence_of
 from statem_dist.protocol.graph import EvidenceTier
 from statem_dist.protocol.model import PlannedCheck
 from statem_dist.protocol.outcome import TIERS, CheckResult
 from statem_dist.runbook.view import check_text, check_title
+from statem_dist.views import origin_view, token_fact, with_token
 
 GROUPS: dict[EvidenceTier, str] = {
     "verified": "verified",
@@ -85,6 +85,7 @@ def backing_view(backing: Backing) -> dict[str, Any]:
         "to": transition.target,
         "current_entry_id": backing.move.entry_id,
         "by": transition.by.id,
+        **token_fact(transition.by.token),
         "strongest": backing.strongest,
         **{name: [_proof_view(proof) for proof in backing.of(tier)] for tier, name in GROUPS.items()},
     }
@@ -128,6 +129,7 @@ def _proof_view(proof: Proof) -> dict[str, Any]:
         view["name"] = planned.check.name
     if result.role:
         view["role"] = result.role
+    view |= token_fact(result.token)
     if planned.origin is not None:
         view["registered_by"] = origin_view(planned.origin)
     return view
@@ -135,6 +137,7 @@ def _proof_view(proof: Proof) -> dict[str, Any]:
 
 def _words(proof: Proof) -> str:
     """Return a proof in a few words: who answered is named where somebody did."""
+    result = proof.result
     if proof.self_confirmed:
-        return f"{proof.name} (by {proof.result.by} itself)"
-    return f"{proof.name} (by {proof.result.by})" if proof.result.tier == "decision" else proof.name
+        return f"{proof.name} (by {with_token(f'{result.by} itself', result.token)})"
+    return f"{proof.name} (by {with_token(result.by, result.token)})" if result.tier == "decision" else proof.name

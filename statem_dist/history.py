@@ -26,7 +26,7 @@ from statem_dist.protocol.events import (
 from statem_dist.protocol.evolve import evolve
 from statem_dist.protocol.model import SCHEMA, Actor, Place, Run, Transition
 from statem_dist.store.base import Store
-from statem_dist.views import dynamic_facts, goto_facts, result_views, stopping_results
+from statem_dist.views import dynamic_facts, goto_facts, result_views, stopping_results, token_fact
 
 PAGE = 200
 """Events read at a time."""
@@ -313,7 +313,7 @@ def _why(move: Move) -> dict[str, Any]:
     """Return the reason of a transition that was cancelled or could not be evaluated, and who cancelled it."""
     reason = {"reason": move.transition.reason} if move.transition.reason else {}
     by = move.cancelled_by
-    return reason | ({"by": by.id} if by is not None else {})
+    return reason | ({"by": by.id, **token_fact(by.token)} if by is not None else {})
 
 
 def timestamp(at: int) -> str:

@@ -1,4 +1,4 @@
-"""Who executes: names of workers that are unique per process start, and whether such a process still lives."""
+"""Who executes: the user, names of workers that are unique per process start, and whether such a process lives."""
 
 from __future__ import annotations
 
@@ -15,6 +15,17 @@ def this_process(role: str) -> str:
 def own_process() -> str:
     """Return which process of this host this is, now and ever since boot: ``PID:START``."""
     return f"{os.getpid()}:{_start_time(os.getpid()) or 0}"
+
+
+def user_name() -> str:
+    """Return the name of the user of this process; that of its number where the system knows no name."""
+    # Most commands need no name, and need not wait for what a terminal is asked by.
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
 
 
 def process_here(worker: str) -> str | None:

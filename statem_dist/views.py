@@ -9,7 +9,7 @@ from typing import Any
 
 from statem_dist.places import entry_folder
 from statem_dist.protocol.graph import Edge, Node, Runbook
-from statem_dist.protocol.model import PlannedCheck, Purpose, Run, Transition
+from statem_dist.protocol.model import Origin, PlannedCheck, Purpose, Run, Transition
 from statem_dist.protocol.outcome import CheckResult
 from statem_dist.protocol.stages import purposes_of
 from statem_dist.runbook.view import check_view, dynamic_view, edge_view, node_view
@@ -216,10 +216,7 @@ def dynamic_facts(transition: Transition) -> dict[str, Any]:
         return {"configured": False, "results": []}
     return {
         "configured": True,
-        "producers": [
-            {"agent_id": origin.agent_id, "role": origin.role, "at": origin.at}
-            for origin in transition.dynamic_producers
-        ],
+        "producers": [origin_view(origin) for origin in transition.dynamic_producers],
         "checks_snapshot": [
             {"id": planned.id, **check_view(planned.check), "agent_id": planned.origin.agent_id}
             for planned in transition.plan
@@ -266,10 +263,25 @@ def result_view(planned: PlannedCheck, result: CheckResult) -> dict[str, Any]:
         view["survivors"] = outcome.survivors
     if result.role:
         view["role"] = result.role
+    view |= token_fact(result.token)
     if planned.origin is not None:
-        origin = planned.origin
-        view["registered_by"] = {"agent_id": origin.agent_id, "role": origin.role, "at": origin.at}
+        view["registered_by"] = origin_view(planned.origin)
     return view
+
+
+def origin_view(origin: Origin) -> dict[str, Any]:
+    """Return who registered dynamic checks."""
+    return {"agent_id": origin.agent_id, "role": origin.role, "at": origin.at, **token_fact(origin.token)}
+
+
+def token_fact(token: str) -> dict[str, Any]:
+    """Return the token that spoke for somebody, to stand beside who it was; nothing for who needed none."""
+    return {"token": token} if token else {}
+
+
+def with_token(who: str, token: str) -> str:
+    """Return who did something in words, with the token that spoke for them, if one did."""
+    return f"{who}, token {token}" if token else who
 
 
 def current_node(run: Run, runbook: Runbook) -> Node:

@@ -34,6 +34,9 @@ COMMANDS: dict[str, str] = {
     "hook stop": "hook:stop",
     "hook install": "hook:install",
     "sweep run": "sweeping:run",
+    "token create": "tokens:create",
+    "token list": "tokens:list_",
+    "token revoke": "tokens:revoke",
     "up": "services:up",
     "down": "services:down",
     "worker": "services:worker",
@@ -45,6 +48,7 @@ GROUPS: dict[str, str] = {
     "dynamic": "Checks that are registered for the current entry alone.",
     "hook": "The Stop hook of agent hosts: an agent goes on until its run is finished.",
     "sweep": "Run a runbook over a matrix of agents, tasks and repetitions.",
+    "token": "Tokens, by which people and agents are known to the service.",
 }
 """Groups of commands, and what the help says of them."""
 

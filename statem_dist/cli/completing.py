@@ -1,4 +1,4 @@
-"""The values that a shell offers behind ``<TAB>``: runs, nodes, targets, decisions.
+"""The values that a shell offers behind ``<TAB>``: runs, nodes, targets, decisions, tokens.
 
 Completion looks and does nothing else: it starts no server, finishes no transition, says nothing about what is wrong,
 and keeps nobody waiting who is typing.
@@ -90,6 +90,13 @@ def _decisions(engine: Engine, run_id: str | None) -> list[str]:
     return [decision.id for snapshot in waiting if snapshot for decision in decisions_of(snapshot.run)]
 
 
+def _tokens(engine: Engine, run_id: str | None) -> list[str]:
+    from statem_dist.tokens import Tokens
+
+    now = engine.store.clock()
+    return [token.id for token in Tokens(engine.store).list() if token.state(now) == "live"]
+
+
 def _run(engine: Engine, run_id: str | None) -> Run:
     """Return the run that the command line means so far, as it is."""
     return engine.run(run_id or engine.active_run_id(str(engine.settings.state_dir)))
@@ -100,5 +107,6 @@ KINDS: dict[str, Callable[[Engine, str | None], list[str]]] = {
     "nodes": _nodes,
     "targets": _targets,
     "decisions": _decisions,
+    "tokens": _tokens,
 }
 """What can be offered, by the word for it in the declaration of an argument or an option."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import shlex
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +10,7 @@ from statem_dist.cli.answer import Answer
 from statem_dist.cli.declare import Argument, Option
 from statem_dist.cli.session import JsonOption, Session, StateDirOption, session
 from statem_dist.errors import NotFound
+from statem_dist.identity import user_name
 from statem_dist.protocol.model import Actor, Run
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _settle(wanted: str, comment: str, by: str | None, state_dir: str | None, *,
 
     # Whoever calls as an agent does not decide for an operator. Only tokens of the service can prove more.
     agent = os.environ.get("STATEM_AGENT_ID")
-    actor = Actor(id=by or agent or getpass.getuser(), role="agent" if agent else "operator")
+    actor = Actor(id=by or agent or user_name(), role="agent" if agent else "operator")
     with session(state_dir) as at:
         run_id, transition_id, check = _find(at, wanted)
         settled = at.engine.decide(

@@ -12,6 +12,7 @@ from statem_dist.cli.session import AgentIdOption, JsonOption, RunIdOption, Sess
 from statem_dist.places import entry_folder
 from statem_dist.protocol.graph import DynamicConfig
 from statem_dist.protocol.model import Run
+from statem_dist.views import origin_view
 
 RoleOption = Annotated[
     str | None,
@@ -71,7 +72,7 @@ def write(
         "stored": True,
         "checks": len(registered.checks),
         "path": str(dynamic.file_for(run, by.id)),
-        "manifest": {"producers": [dynamic.origin_view(each.origin) for each in everything]},
+        "manifest": {"producers": [origin_view(each.origin) for each in everything]},
     }
     return Answer(data, lambda: f"Registered: {len(registered.checks)} checks by {by.id} on {run.node}")
 
@@ -91,7 +92,7 @@ def list_(run_id: RunIdOption = None, state_dir: StateDirOption = None, as_json:
         **_where(run),
         "path": str(entry_folder(run)),
         "producers": [dynamic.registration_view(run, each) for each in found],
-        "manifest": {"producers": [dynamic.origin_view(each.origin) for each in found]},
+        "manifest": {"producers": [origin_view(each.origin) for each in found]},
     }
 
     def as_text() -> str:

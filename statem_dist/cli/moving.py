@@ -18,6 +18,7 @@ from statem_dist.cli.session import (
     Session,
     StateDirOption,
     YesOption,
+    pairs,
     session,
     usable_run_id,
     variables_here,
@@ -123,11 +124,11 @@ def start(
                 spec=str(path),
                 state_dir=at.scope,
                 queue=queue,
-                env=_pairs(env, "--env") | variables_here(pass_env),
+                env=pairs(env, "--env") | variables_here(pass_env),
             ),
             by=at.actor(agent_id, agent_role),
             confirmations=Confirmations(everything=yes),
-            labels=_pairs(label, "--label"),
+            labels=pairs(label, "--label"),
         )
         previous = engine.store.active(at.scope)
         # Before the in_hook, so that an interrupted start is resumed by the next one.
@@ -368,13 +369,3 @@ def _exit_code(settled: Settled) -> ExitCode:
             return ExitCode.BLOCKED
         case _:
             return ExitCode.ERROR
-
-
-def _pairs(given: list[str] | None, option: str) -> dict[str, str]:
-    pairs: dict[str, str] = {}
-    for text in given or ():
-        key, sign, value = text.partition("=")
-        if not key or not sign:
-            raise Usage(f"{option} takes KEY=VALUE, not {text!r}.")
-        pairs[key] = value
-    return pairs

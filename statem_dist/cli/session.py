@@ -155,6 +155,21 @@ def _is_missing(place: Path) -> bool:
     return False
 
 
+def pairs(given: list[str] | None, option: str) -> dict[str, str]:
+    """Return what an option that takes ``KEY=VALUE`` was given.
+
+    Raises:
+        Usage: something else was given.
+    """
+    found: dict[str, str] = {}
+    for text in given or ():
+        key, sign, value = text.partition("=")
+        if not key or not sign:
+            raise Usage(f"{option} takes KEY=VALUE, not {text!r}.")
+        found[key] = value
+    return found
+
+
 def variables_here(names: list[str] | None) -> dict[str, str]:
     """Return the variables of this process that ``--pass-env`` names.
 

@@ -22,7 +22,7 @@ from statem_dist.protocol.graph import (
 from statem_dist.protocol.model import PlannedCheck, Run, Transition
 from statem_dist.protocol.outcome import CheckResult
 from statem_dist.runbook.view import check_text, check_title
-from statem_dist.views import attempts_used, failing_checks, last_attempt
+from statem_dist.views import attempts_used, failing_checks, last_attempt, with_token
 
 OUTPUT_LINES_MAX = 20
 """Lines of a failed check's output that are shown; all of it is in the JSON."""
@@ -245,7 +245,7 @@ def history_line(entry: dict[str, Any]) -> str:
     if entry.get("stage"):
         what += ", but its in_hook did not pass" if entry["event"] == "goto" else f" at {entry['stage']}"
     if entry.get("by"):
-        what += f" by {entry['by']}"
+        what += f" by {with_token(entry['by'], entry.get('token', ''))}"
     if entry.get("reason") and entry["event"] != "in_hook":
         what += f": {entry['reason']}"
     if failed := _failed(entry):

@@ -9,6 +9,7 @@ without a pointer file, whatever their environment and working directory are::
     <state>/redis.log      the server's log, and the keeper's own words; one older log beside it
     <state>/start.lock     held by whoever starts or stops the server
     <state>/up.lock        held by the ``up`` that runs on the state directory, with its identity as the note
+    <state>/token          the admin token for the service that ``up`` runs (0600)
     <state>/data/          the append-only files
     <state>/data/owner.lock  held by the server and its keeper as long as they live: free means nobody has the data open
 """
@@ -78,6 +79,11 @@ class Place(Struct, frozen=True):
     def up_lock(self) -> str:
         """The lock that says whether ``up`` runs on the state directory."""
         return f"{self.state_dir}/up.lock"
+
+    @property
+    def token_file(self) -> str:
+        """The file that holds the admin token of this state directory."""
+        return f"{self.state_dir}/token"
 
     @property
     def owner_lock(self) -> str:

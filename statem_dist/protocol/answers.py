@@ -66,11 +66,11 @@ def confirmation(planned: PlannedCheck, transition: Transition, preface: str = "
         return CheckResult(outcome=outcome, tier="attestation")
     if (reason := transition.confirmations.declined.get(planned.id)) is not None:
         outcome = Outcome(passed=False, reason="rejected", output=preface + (reason or f"Declined: {text}"))
-        return CheckResult(outcome=outcome, tier=tier, by=by.id, role=by.role)
+        return CheckResult(outcome=outcome, tier=tier, by=by.id, role=by.role, token=by.token)
     if _covered(planned, transition):
         output = f"{preface}Confirmed by {by.id or 'the caller'}: {text}" if preface else text
         outcome = Outcome(passed=True, reason="confirmed", output=output)
-        return CheckResult(outcome=outcome, tier=tier, by=by.id, role=by.role)
+        return CheckResult(outcome=outcome, tier=tier, by=by.id, role=by.role, token=by.token)
     way = "confirm with --yes" if planned.check.by == "anyone" else "an operator decides: --on-manual wait"
     output = f"{preface}Not confirmed: {text} ({way})"
     return CheckResult(outcome=Outcome(passed=False, reason="not_confirmed", output=output), tier=tier)

@@ -527,8 +527,8 @@ def _decide(run: Run, command: Decide, now: int) -> list[Event]:
     if (result := transition.results.get(planned.id)) is not None:
         if result.by == command.by.id and result.passed == command.approved:
             return []
-        by = f" by {result.by}" if result.by else ""
-        raise _stale(run, command, f"it has ended before, as {result.outcome.reason}{by}")
+        whose = f" by {result.by}" if result.by else ""
+        raise _stale(run, command, f"it has ended before, as {result.outcome.reason}{whose}")
     if not transition.open or planned.id not in transition.awaiting:
         raise _stale(run, command, f"nothing waits for it (the transition is {transition.outcome or 'open'})")
     if _has_expired(transition, planned.id, now):
@@ -548,7 +548,8 @@ def _decide(run: Run, command: Decide, now: int) -> list[Event]:
         output=command.comment or question_of(planned),
     )
     tier = tier_of(planned.check) if itself else "decision"
-    result = CheckResult(outcome=outcome, tier=tier, by=command.by.id, role=command.by.role)
+    by = command.by
+    result = CheckResult(outcome=outcome, tier=tier, by=by.id, role=by.role, token=by.token)
     return _follow(run, [CheckSettled(now, transition.id, planned.id, result)], now, command.worker)
 
 

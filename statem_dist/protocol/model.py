@@ -41,10 +41,14 @@ OnManual: TypeAlias = Literal["fail", "wait"]
 
 
 class Actor(Struct, frozen=True, omit_defaults=True):
-    """Who asked for something: an agent id and its role."""
+    """Who asked for something: an agent id and its role.
+
+    ``token`` is the id of the token that spoke for the caller at the service; empty for who came straight to the store.
+    """
 
     id: str = ""
     role: str = ""
+    token: str = ""
 
 
 class Worker(Struct, frozen=True):
@@ -70,11 +74,12 @@ class Confirmations(Struct, frozen=True, omit_defaults=True):
 
 
 class Origin(Struct, frozen=True, omit_defaults=True):
-    """Who registered dynamic checks, and when (ms since the epoch)."""
+    """Who registered dynamic checks, and when (ms since the epoch); ``token`` as in ``Actor``."""
 
     agent_id: str
     role: str = ""
     at: int = 0
+    token: str = ""
 
 
 class DynamicCheck(Struct, frozen=True, omit_defaults=True):

@@ -86,7 +86,8 @@ class Outcome(Struct, frozen=True, omit_defaults=True):
 class CheckResult(Struct, frozen=True, omit_defaults=True):
     """The settled result of one planned check: the outcome, its evidence tier, and who gave it.
 
-    ``by`` is a worker, or the agent id of whoever confirmed. ``tries`` counts evaluations, the last included.
+    ``by`` is a worker, or the agent id of whoever confirmed or decided; ``role`` and ``token`` are that of such a
+    one (see ``Actor``). ``tries`` counts evaluations, the last included.
     """
 
     outcome: Outcome
@@ -94,6 +95,7 @@ class CheckResult(Struct, frozen=True, omit_defaults=True):
     by: str = ""
     role: str = ""
     tries: int = 1
+    token: str = ""
 
     @property
     def passed(self) -> bool:

@@ -11,14 +11,13 @@ import math
 import re
 from collections.abc import Callable, Collection
 
+from statem_dist.durations import seconds_of
 from statem_dist.runbook.problems import Problems, Suggestion
 from statem_dist.runbook.tree import Mapping, Scalar, Sequence, Value, is_null
 
 SECONDS_MAX = 366 * 24 * 3600.0
 """Upper bound of any duration: one year, which no check outlives, and which still fits every timer."""
 
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|m|h)")
-_UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _CLOCK = re.compile(r"[0-9]+(?::[0-9]+)+")
 _NOTHING_ASIDE: dict[str, str] = {}
 
@@ -180,8 +179,8 @@ class Fields:
         seconds = math.nan
         if isinstance(written, int | float) and not isinstance(written, bool):
             seconds = written
-        elif isinstance(written, str) and (found := _DURATION.fullmatch(written.strip())):
-            seconds = float(found.group(1)) * _UNIT_SECONDS[found.group(2)]
+        elif isinstance(written, str) and (found := seconds_of(written, "smh")) is not None:
+            seconds = found
         if 0 < seconds <= SECONDS_MAX:
             return float(seconds)
         if isinstance(written, str) and _CLOCK.fullmatch(written.strip()):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
 
 from statem_dist.errors import StoredDataUnreadable
 from statem_dist.protocol.events import Event
 from statem_dist.protocol.graph import Runbook
 from statem_dist.protocol.model import SCHEMA, Run
+
+Document = TypeVar("Document")
 
 _encoder = msgspec.json.Encoder()
 _run_decoder = msgspec.json.Decoder(Run)
@@ -55,11 +59,7 @@ def decode_run(document: bytes) -> Run:
     Raises:
         StoredDataUnreadable: another schema version, or a damaged document.
     """
-    _check_schema(document, "run")
-    try:
-        return _run_decoder.decode(document)
-    except msgspec.DecodeError as error:
-        raise _unreadable("run", error) from error
+    return decode_document(document, _run_decoder, "run")
 
 
 def encode_event(event: Event) -> bytes:
@@ -107,11 +107,25 @@ def decode_runbook(document: bytes) -> StoredRunbook:
     Raises:
         StoredDataUnreadable: another schema version, or a damaged document.
     """
-    _check_schema(document, "runbook")
+    return decode_document(document, _runbook_decoder, "runbook")
+
+
+def decode_document(document: bytes, decoder: msgspec.json.Decoder[Document], what: str) -> Document:
+    """Return the value of a stored document.
+
+    Args:
+        document: what is stored; its ``schema`` says which version of statem-dist wrote it.
+        decoder: reads documents of this version.
+        what: what it is a document of, for the error.
+
+    Raises:
+        StoredDataUnreadable: another schema version, or a damaged document.
+    """
+    _check_schema(document, what)
     try:
-        return _runbook_decoder.decode(document)
+        return decoder.decode(document)
     except msgspec.DecodeError as error:
-        raise _unreadable("runbook", error) from error
+        raise _unreadable(what, error) from error
 
 
 def _check_schema(document: bytes, what: str) -> None:

@@ -28,6 +28,8 @@ key                                type         holds
 ``statem:active``                  hash         scope (state directory, or that and a runbook) to run id
 ``statem:workers``                 sorted set   worker id, scored by when it is presumed gone (server ms)
 ``statem:worker:ID``               string       what a worker says of itself
+``statem:tokens``                  sorted set   token id, scored by creation (ms)
+``statem:token:ID``                string       a token of the service (JSON) and the SHA-256 of its secret
 =================================  ===========  ==============================================================
 
 No key of a run ever expires while the run lives.
@@ -44,6 +46,7 @@ ACTIVE = "statem:active"
 REGISTERED = "statem:registered"
 NAMED = "statem:named"
 WORKERS = "statem:workers"
+TOKENS = "statem:tokens"
 
 
 def shard_of(run_id: str) -> int:
@@ -124,3 +127,8 @@ def runbook(digest: str) -> str:
 def worker(worker_id: str) -> str:
     """Return the key of a worker's self-description."""
     return f"statem:worker:{worker_id}"
+
+
+def token(token_id: str) -> str:
+    """Return the key of a token."""
+    return f"statem:token:{token_id}"

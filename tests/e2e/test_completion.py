@@ -21,10 +21,12 @@ def offered(site: Site, line: str, **settings: str) -> list[str]:
 
 
 def test_values_are_offered(site: Site) -> None:
-    """Targets and nodes of the run that the line means, runs, and decisions; what is begun is completed."""
+    """Targets and nodes of the run that the line means, runs, decisions, tokens; what is begun is completed."""
     site.start(ASKING, "asking")
     site.start("nodes: {only: {next: other}, other: }", "newer")
     site.json("goto", "b", "--run-id", "asking", "--on-manual", "wait", expect=7)
+    token = site.json("token", "create", "--role", "agent")
+    site.json("token", "revoke", site.json("token", "create", "--role", "agent")["id"])
     expected = {
         "goto ": ["other"],
         "goto --run-id asking ": ["b", "again"],
@@ -32,6 +34,7 @@ def test_values_are_offered(site: Site) -> None:
         "ls ": ["only", "other"],
         "cur --run-id ": ["newer", "asking"],
         "approve ": ["asking/t2/before_transfer.0"],
+        "token revoke ": [token["id"]],
     }
     for line, values in expected.items():
         # On a busy machine nothing may be found out in time.

@@ -186,6 +186,10 @@ def test_a_review_that_nobody_made_says_so() -> None:
             "goto_cancelled a -> b by bob: enough",
         ),
         (
+            {"event": "save_blocked", "node": "a", "by": "bob", "token": "3f", "results": []},
+            "save_blocked a by bob, token 3f",
+        ),
+        (
             {
                 "event": "goto",
                 "from": "a",

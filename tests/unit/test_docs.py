@@ -30,6 +30,7 @@ from statem_dist.statem_folders import HISTORY_BYTES_MAX
 from statem_dist.stophook import REMINDERS_MAX, STOP_STATES
 from statem_dist.sweep.results import SCORED, STATES
 from statem_dist.sweep.spec import AGENT_TIMEOUT_SECONDS, TRIALS_MAX, SweepFile, load_sweep
+from statem_dist.tokens import KEPT_MS, LIFE_SECONDS_MAX, Role
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -300,6 +301,8 @@ def test_error_codes_are_those_of_the_error_tree() -> None:
             f"announces\nitself every {ANNOUNCE_SECONDS:g} seconds and counts as gone {PRESENCE_SECONDS:g} seconds",
         ),
         (CLI, f"as far as they are found within {COMPLETION_SECONDS:g} s"),
+        (OPERATIONS, f"Both stay listed for {KEPT_MS // 86_400_000} days"),
+        (CLI, f"stays listed for {KEPT_MS // 86_400_000} days at least"),
         (OPERATIONS, f"A start waits {server.START_TIMEOUT_SECONDS:g} seconds"),
         (OPERATIONS, f"up to {Limits().output_bytes_max >> 10} KiB of the output"),
     ],
@@ -316,6 +319,14 @@ def test_figures_in_words_are_those_of_the_code() -> None:
     assert "three times at the most" in RUNBOOKS
     assert decide.STARTS_MAX == 3
     assert supervisor.ORPHANED_GRACE_SECONDS <= process.KILL_GRACE_SECONDS
+
+
+def test_roles_of_tokens_are_described_in_their_order() -> None:
+    """The table has each role once, least first, and the text how long a token may live."""
+    described = [row[0].strip("`") for row in rows(sections(OPERATIONS, 2)["Tokens"]) if row[0] != "role"]
+    assert described == list(get_args(Role))
+    assert LIFE_SECONDS_MAX == 10 * 366 * 86_400
+    assert "at most ten years" in CLI
 
 
 def test_what_agents_are_told_of_the_stop_hook_is_true() -> None:

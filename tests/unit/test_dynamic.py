@@ -18,6 +18,7 @@ from statem_dist.dynamic import (
     config_of,
     read,
     register,
+    registration_view,
     registrations,
     snapshot,
 )
@@ -93,6 +94,15 @@ def test_what_is_registered_is_found_with_its_origin(site: Site) -> None:
     assert registered.origin == Origin(agent_id="implementer", role="executor", at=EPOCH + 5)
     assert [check.do for check in registered.checks] == [Command("make test"), Manual("A person has looked.")]
     assert site.found() == [registered]
+
+
+def test_the_token_of_who_registers_is_kept(site: Site) -> None:
+    """It is shown with the registration, and reaches the transition that evaluates the checks."""
+    site.write([TEST], replace(IMPLEMENTER, token="3f"))
+    (registered,) = registrations(site.store, site.run, ANYTHING)
+    assert registration_view(site.run, registered)["producer"]["token"] == "3f"
+    (producer,) = snapshot(ANYTHING, [registered], NOBODY).producers
+    assert producer.token == "3f"
 
 
 def test_registering_again_replaces(site: Site) -> None:

@@ -115,6 +115,31 @@ def test_a_decision_says_whose_it_was() -> None:
     ]
 
 
+def test_a_token_stands_beside_whom_it_spoke_for() -> None:
+    """Whoever came by the service is told with the id of the token; whoever did not is told without."""
+    desk = moved(SURE, LISTED, on_manual="wait")
+    approve(desk, Actor(id="alice", role="operator", token="3f"))
+    approve(desk, Actor(id="bob", role="operator"))
+    backing = backing_of(desk)
+    view = backing_view(backing)
+    first, second = view["decided"] + view["attested"]
+    assert (first["by"], first["token"], second["by"]) == ("alice", "3f", "bob")
+    assert "token" not in second.keys() | view.keys()
+    assert "(by alice, token 3f)" in table([backing])
+    assert "(by bob)" in table([backing])
+
+
+def test_the_token_of_the_caller_is_told() -> None:
+    """Of the transition, and of what the caller confirmed itself."""
+    desk = Desk(loop(Node("a", before_transfer=one_by_one(SURE))))
+    by = Actor(id="agent", token="3f")
+    desk.apply(Goto(runbook=desk.runbook, target="b", by=by, confirmations=EVERYTHING))
+    backing = backing_of(desk)
+    view = backing_view(backing)
+    assert (view["by"], view["token"], view["decided"][0]["token"]) == ("agent", "3f", "3f")
+    assert "(by agent itself, token 3f)" in table([backing])
+
+
 @pytest.mark.parametrize("way", ["yes", "own approval"])
 def test_what_the_caller_confirmed_itself_says_so(way: str) -> None:
     """It stands among the decisions, and counts as no more than an attestation."""

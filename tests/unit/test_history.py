@@ -28,7 +28,7 @@ from statem_dist.history import (
 )
 from statem_dist.protocol.commands import Cancel, ClaimWork, Command, Goto, RecordOutcomes, Resume, Save, Start
 from statem_dist.protocol.graph import Edge, Node, Retry, Runbook
-from statem_dist.protocol.model import Place, Run
+from statem_dist.protocol.model import Actor, Place, Run
 from statem_dist.protocol.outcome import Outcome
 from statem_dist.settings import Settings
 from statem_dist.store.watch import Watcher
@@ -127,6 +127,19 @@ def test_what_did_not_end_by_itself_says_why() -> None:
     assert told["goto_error"]["reason"] == "spawn_failed"
     assert "by" not in told["goto_error"], "nobody ended it"
     assert not {"reason", "by"} & (told["goto"].keys() | told["goto_blocked"].keys())
+
+
+def test_the_token_behind_a_cancellation_is_told() -> None:
+    """In the entry beside who cancelled, and in the events beside every actor who came by the service."""
+    site = Site()
+    by = Actor(id="bob", token="3f")
+    site.apply(Goto(runbook=site.runbook, target="b", by=by))
+    site.apply(Cancel(transition="t2", reason="enough", by=by))
+    (entry,) = history(site.store, site.run, 1)
+    assert (entry["by"], entry["token"]) == ("bob", "3f")
+    actors = {event["event"]: event["by"] for event in event_log(site.store, site.run) if "by" in event}
+    assert actors["transition_opened"] == actors["transition_settled"] == {"id": "bob", "token": "3f"}
+    assert "token" not in actors["run_created"]
 
 
 def test_a_move_whose_in_hook_failed_says_so() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from statem_dist import identity
-from statem_dist.identity import is_dead, this_process
+from statem_dist.identity import is_dead, this_process, user_name
 
 HOST = socket.gethostname()
 linux = pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="start times are read from /proc")
@@ -109,3 +109,13 @@ def test_a_process_of_another_user_lives(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr("statem_dist.identity.os.kill", forbidden)
     assert not is_dead(f"worker:{HOST}:{os.getpid()}:0")
+
+
+def test_a_user_without_a_name_is_known_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container a process often runs under a number that the system has no name for."""
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2_000_000_123)
+    assert user_name() == "uid 2000000123"
+    monkeypatch.setenv("LOGNAME", "alice")
+    assert user_name() == "alice"
