@@ -382,6 +382,17 @@ class Engine:
         assert transition is not None, "a receipt names a transition that was made"
         return Settled(run=run, transition=transition)
 
+    def latest(self, run_id: str) -> Settled:
+        """Return a run and its latest transition.
+
+        Raises:
+            NotFound: there is no such run, or nothing has happened to it yet.
+        """
+        run = self.run(run_id)
+        if run.transition is None:
+            raise NotFound(f"Run {run_id!r} has made no transition yet.", details={"run_id": run_id})
+        return Settled(run=run, transition=run.transition)
+
     def look(self, run_id: str, transition_id: str) -> Settled:
         """Return a transition of a run as it is now.
 

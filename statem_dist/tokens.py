@@ -150,6 +150,7 @@ class Tokens:
         )
         secret = secrets.token_urlsafe(SECRET_BYTES)
         document = _encoder.encode(StoredToken(token=token, secret_sha256=_hash(secret)))
+        self._store.call("SET", keys.TOKENS_IN_USE, 1)
         # First the list: a token that is not listed could not be found to be revoked.
         self._store.call("ZADD", keys.TOKENS, "NX", now, token.id)
         written = self._store.call("SET", keys.token(token.id), document, "NX")
@@ -199,10 +200,12 @@ class Tokens:
             if self._store.call("EVAL", _REPLACE.source, 1, keys.token(token_id), before, after):
                 return token
 
-    def exist(self) -> bool:
-        """Return whether any token is live."""
-        now = self._store.clock()
-        return any(token.state(now) == "live" for token in self.list())
+    def in_use(self) -> bool:
+        """Return whether a token was ever made here; it stays true when all of them have ended.
+
+        A service that asks nobody who does not have one must not begin to when the last one is revoked.
+        """
+        return bool(self._store.call("EXISTS", keys.TOKENS_IN_USE))
 
     def list(self) -> Sequence[Token]:
         """Return the tokens, newest first, those that ended less than ``KEPT_MS`` ago included."""

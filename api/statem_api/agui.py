@@ -1,9 +1,9 @@
 """A run as AG-UI 1.0 tells it, for user interfaces that speak that protocol.
 
 The thread is the run. What AG-UI calls a run is one execution: it goes from a request until the run has nothing under
-way, waits for people, or has ended. A ``goto`` is a tool call, its checks are an activity, a node is a step, and a check
-that waits for somebody's decision is an interrupt. Shapes and rules are those of the package ``ag-ui-protocol`` 1.0;
-the tests parse everything that is said here with its models.
+way, waits for people, or has ended. A ``goto`` is a tool call, its checks are an activity, a node is a step, and a
+check that waits for somebody's decision is an interrupt. Shapes and rules are those of the package ``ag-ui-protocol``
+1.0; the tests parse everything that is said here with its models.
 
 ``Teller`` is a pure fold over events, so that a reader who comes back gets the same frames in the same order.
 """

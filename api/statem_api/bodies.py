@@ -1,4 +1,4 @@
-"""Bodies and queries of requests. What a body does not know is refused: a misspelt field must not be a silent default."""
+"""Bodies of requests. What a body does not know is refused: a misspelt field must not become a silent default."""
 
 from __future__ import annotations
 
@@ -59,7 +59,10 @@ class RunbookText(Body):
 
     text: str = Field(min_length=1, examples=["initial: plan\nnodes:\n  plan: {prompt: Plan it.}\n"])
     source: str = Field(
-        "runbook.yaml", min_length=1, max_length=1_000, description="What messages call it; its stem is the default name."
+        "runbook.yaml",
+        min_length=1,
+        max_length=1_000,
+        description="What messages call it.",
     )
     format: Literal["yaml", "json"] = "yaml"
 
@@ -108,8 +111,8 @@ class RunCreate(Confirming):
     on_existing: Literal["fail", "use_existing", "resume", "restart"] = Field(
         "fail",
         description=(
-            "What to do if there is a run of that id: refuse with 409; give it as it is; resume it, on the runbook given "
-            "here; or let it begin anew, with its history kept."
+            "What to do if there is a run of that id: refuse with 409; give it as it is; resume it, on the runbook "
+            "given here; or let it begin anew, with its history kept."
         ),
     )
     workspace: Annotated[str, StringConstraints(pattern=r"^/[^\x00]*$", max_length=4_000)] | None = Field(

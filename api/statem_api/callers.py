@@ -92,7 +92,7 @@ async def caller_of(
     if credentials is None:
         if "authorization" in request.headers:
             raise _unknown("The header `Authorization` holds no bearer token.")
-        if service.options.loopback and not await service.call(service.tokens.exist):
+        if service.options.loopback and not await service.call(service.tokens.in_use):
             return Caller(name=LOCAL, role="admin")
         raise _unknown("This service asks for a token.")
     token = await service.call(service.tokens.named, credentials.credentials)

@@ -102,8 +102,8 @@ class Feed:
         self._listeners.add(queue)
         self._wanted.set()
         try:
-            async for told in self._since(positions):
-                yield told
+            async for missed in self._since(positions):
+                yield missed
             while True:
                 try:
                     async with asyncio.timeout(heartbeat):

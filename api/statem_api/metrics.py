@@ -35,9 +35,9 @@ class Metrics:
         self._workers = Gauge("statem_workers", "Workers that serve a queue.", ["queue"], registry=self._registry)
         self._slots = Gauge("statem_worker_slots", "Batches that workers can execute at once.", registry=self._registry)
         self._overdue = Gauge("statem_runs_due", "Runs that a reaper will look at.", registry=self._registry)
-        Gauge(
-            "statem_build_info", "Which build this is.", ["version", "python"], registry=self._registry
-        ).labels(__version__, platform.python_version()).set(1)
+        Gauge("statem_build_info", "Which build this is.", ["version", "python"], registry=self._registry).labels(
+            __version__, platform.python_version()
+        ).set(1)
 
     def text(self, engine: Engine) -> bytes:
         """Return everything as text, with what the store says at this moment.

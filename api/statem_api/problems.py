@@ -1,8 +1,8 @@
 """Errors as the service tells them: problem+json (RFC 9457), one shape for everything that goes wrong.
 
 ``type`` is the path of a page of this service that explains the kind of problem; it never changes for a kind. ``code``
-is the same as a word, that of the command line's JSON. ``errors`` has one item for each field that is wrong, with a JSON
-Pointer to it (RFC 6901). What went wrong inside of the service is logged under the request's id and not told.
+is the same as a word, that of the command line's JSON. ``errors`` has one item for each field that is wrong, with a
+JSON Pointer to it (RFC 6901). What went wrong inside of the service is logged under the request's id and not told.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KINDS: dict[str, str] = {
     "method_not_allowed": "The resource has no such method; the header `Allow` lists those that it has.",
     "unknown_target": "No edge leads from the current node to the target; `allowed` lists those that do.",
     "conflict": "The run is not in a state in which this can be done, or somebody else was faster.",
-    "transition_in_flight": "Another transition of the run is open; `transition` says which. Wait for it, or cancel it.",
+    "transition_in_flight": "Another transition is open; `transition` says which. Wait for it, or cancel it.",
     "run_paused": "The run is paused; nothing begins until it is resumed.",
     "run_cancelled": "The run was ended for good.",
     "stale_version": "`If-Match` names another version than the run has now; `version` and `current` say where it is.",
@@ -69,11 +69,22 @@ def problem(
     hint: str = "",
     errors: Iterable[Mapping[str, Any]] = (),
     extra: Mapping[str, Any] | None = None,
-    request_id: str = "",
-    instance: str = "",
+    about: tuple[str, str] = ("", ""),
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """Return the response that tells of a problem; see ``KINDS`` for the codes."""
+    """Return the response that tells of a problem.
+
+    Args:
+        status: the HTTP status.
+        code: one of ``KINDS``.
+        detail: what is wrong, in a sentence.
+        hint: what to do about it.
+        errors: each field that is wrong.
+        extra: further members of the document.
+        about: path and id of the request.
+        headers: further headers.
+    """
+    instance, request_id = about
     listed = list(errors)
     document: dict[str, Any] = {
         **(extra or {}),
@@ -90,6 +101,12 @@ def problem(
     return Response(msgspec.json.encode(document), status, dict(headers or {}), MEDIA_TYPE)
 
 
+def document_of(error: StatemError) -> dict[str, Any]:
+    """Return the problem that a deliberate error is, as one answer among several."""
+    document: dict[str, Any] = msgspec.json.decode(problem_of(error).body)
+    return document
+
+
 def problem_of(error: StatemError, request: Request | None = None) -> Response:
     """Return the response for a deliberate error."""
     headers: dict[str, str] = {}
@@ -104,7 +121,7 @@ def problem_of(error: StatemError, request: Request | None = None) -> Response:
         hint=error.hint,
         errors=_errors_of_runbook(error) if isinstance(error, RunbookInvalid) else (),
         extra={name: value for name, value in error.details.items() if name not in ("problems", "errors")},
-        **_of_request(request),
+        about=_of_request(request),
         headers=headers,
     )
 
@@ -128,31 +145,34 @@ async def _on_validation_error(request: Request, error: Exception) -> Response:
     if any(each["type"] == "json_invalid" for each in found):
         reason = found[0].get("ctx", {}).get("error", "it is no JSON")
         return problem(
-            400, "bad_request", f"The body cannot be read: {reason}.", **_of_request(request), errors=map(_field, found)
+            400,
+            "bad_request",
+            f"The body cannot be read: {reason}.",
+            about=_of_request(request),
+            errors=map(_field, found),
         )
     told = "; ".join(f"{_place(each['loc'])}: {each['msg']}" for each in found[:3])
     more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
-    return problem(422, "invalid", f"{told}{more}.", **_of_request(request), errors=map(_field, found))
+    return problem(422, "invalid", f"{told}{more}.", about=_of_request(request), errors=map(_field, found))
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = _CODES_OF_STATUS.get(error.status_code, "bad_request")
     detail = KINDS[code] if error.detail == HTTPStatus(error.status_code).phrase else str(error.detail)
-    return problem(error.status_code, code, detail, **_of_request(request), headers=error.headers)
+    return problem(error.status_code, code, detail, about=_of_request(request), headers=error.headers)
 
 
 async def _on_defect(request: Request, error: Exception) -> Response:
-    logger.error("request %s failed", _of_request(request)["request_id"], exc_info=error)
+    logger.error("request %s failed", _of_request(request)[1], exc_info=error)
     return problem(
-        500, "error", "The service failed to answer this request.", hint=KINDS["error"], **_of_request(request)
+        500, "error", "The service failed to answer this request.", hint=KINDS["error"], about=_of_request(request)
     )
 
 
-def _of_request(request: Request | None) -> dict[str, str]:
-    if request is None:
-        return {"request_id": "", "instance": ""}
-    return {"request_id": getattr(request.state, "request_id", ""), "instance": request.url.path}
+def _of_request(request: Request | None) -> tuple[str, str]:
+    """Return path and id of a request."""
+    return ("", "") if request is None else (request.url.path, getattr(request.state, "request_id", ""))
 
 
 def _errors_of_runbook(error: StatemError) -> list[dict[str, Any]]:

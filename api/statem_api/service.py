@@ -76,6 +76,9 @@ class Service:
         """Run a blocking call in a thread, and return what it returns."""
         return await to_thread.run_sync(partial(function, *args, **kwargs), limiter=self._limiter)
 
+    def require_within_roots(self, workspace: str) -> None:
+        """Refuse a workspace that workers would refuse to work in."""
+
     async def seen_through(self, settled: Settled, watch: Watch, seconds: float) -> Settled:
         """Wait until a transition has settled, needs people, or time is up; return it as it is then.
 

@@ -83,9 +83,11 @@ async def changes(
         snapshot = store.load(run_id)
         if snapshot is None:
             return None
-        found = store.events(run_id, after, min(EVENTS_AT_ONCE, snapshot.run.version - after)) if (
-            snapshot.run.version > after
-        ) else []
+        found = (
+            store.events(run_id, after, min(EVENTS_AT_ONCE, snapshot.run.version - after))
+            if (snapshot.run.version > after)
+            else []
+        )
         return snapshot.run, found
 
     with service.announcements.watch(run_id) as watch:

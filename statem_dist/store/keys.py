@@ -29,6 +29,7 @@ key                                type         holds
 ``statem:workers``                 sorted set   worker id, scored by when it is presumed gone (server ms)
 ``statem:worker:ID``               string       what a worker says of itself
 ``statem:tokens``                  sorted set   token id, scored by creation (ms)
+``statem:tokens-in-use``           string       is there once a token was made
 ``statem:token:ID``                string       a token of the service (JSON) and the SHA-256 of its secret
 =================================  ===========  ==============================================================
 
@@ -47,6 +48,7 @@ REGISTERED = "statem:registered"
 NAMED = "statem:named"
 WORKERS = "statem:workers"
 TOKENS = "statem:tokens"
+TOKENS_IN_USE = "statem:tokens-in-use"
 
 
 def shard_of(run_id: str) -> int:

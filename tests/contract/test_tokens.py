@@ -230,16 +230,13 @@ def test_of_two_who_revoke_at_once_one_has_done_it(real_bench: RedisBench) -> No
     assert told == [desk.tokens.get(token_id)] * 8
 
 
-def test_tokens_exist_while_one_is_live(desk: Desk) -> None:
-    """Not before the first one, and not once all have ended."""
-    assert not desk.tokens.exist()
-    token_id, _ = desk.make()
-    desk.make(60)
-    assert desk.tokens.exist()
-    desk.tokens.revoke(token_id, "bob")
-    assert desk.tokens.exist()
-    desk.store.ahead_ms = 60_000
-    assert not desk.tokens.exist()
+def test_tokens_stay_in_use_when_the_last_one_has_ended(desk: Desk) -> None:
+    """Once a token was made, nobody is let in without one any more, whatever becomes of it."""
+    assert not desk.tokens.in_use()
+    token, _ = desk.tokens.create("ci", "agent", {}, None, "ann")
+    assert desk.tokens.in_use()
+    desk.tokens.revoke(token.id, "ann")
+    assert desk.tokens.in_use()
 
 
 def test_what_ended_long_ago_is_dropped_with_the_next_creation(desk: Desk, redis_bench: RedisBench) -> None:

@@ -68,9 +68,7 @@ def reached(service: Service, caller: Caller, run_id: str) -> Run:
     responses=described(404, 409, 412, of_201=shapes.Run, of_200=shapes.Run),
     summary="Start a run",
 )
-async def create(
-    body: bodies.RunCreate, service: Serving, caller: Calling, asked: Asked, waiting: Waiting
-) -> Response:
+async def create(body: bodies.RunCreate, service: Serving, caller: Calling, asked: Asked, waiting: Waiting) -> Response:
     """Start a run of a registered runbook or of a text; 200 where there was one already and that was asked for.
 
     With `wait` the answer comes when the in_hook of its first node has settled.
@@ -210,7 +208,9 @@ def _all_or_nothing(body: bodies.Confirming) -> Confirmations:
         Invalid: the request names checks.
     """
     if not isinstance(body.confirm, bool) or body.decline:
-        raise Invalid("What asks at the start of a run is confirmed as a whole.", hint="Give `confirm` as true or false.")
+        raise Invalid(
+            "What asks at the start of a run is confirmed as a whole.", hint="Give `confirm` as true or false."
+        )
     return Confirmations(everything=body.confirm)
 
 
@@ -392,7 +392,9 @@ async def prompt(run_id: bodies.RunId, service: Serving, caller: Calling) -> Res
     return _prompt(service, run, prompts.resume_prompt(run, runbook, _address(service, run)))
 
 
-@router.get("/{run_id}/compact-prompt", responses=described(404, of_200=shapes.Text), summary="The prompt to compact by")
+@router.get(
+    "/{run_id}/compact-prompt", responses=described(404, of_200=shapes.Text), summary="The prompt to compact by"
+)
 async def compact_prompt(run_id: bodies.RunId, service: Serving, caller: Calling) -> Response:
     """Give the instruction by which a conversation is compacted without losing the run."""
     run = await service.call(reached, service, caller, run_id)

@@ -45,8 +45,8 @@ async def goto(
 ) -> Response:
     """Attempt a checked transition: it commits only when every required check passes.
 
-    200 with `outcome` `committed` or `blocked` and the results, once it has settled; 202 with the place to look at while
-    it is pending. A transition that is blocked is an outcome and no error.
+    200 with `outcome` `committed` or `blocked` and the results, once it has settled; 202 with the place to look at
+    while it is pending. A transition that is blocked is an outcome and no error.
     """
     caller.require("agent", "move runs")
 
@@ -79,9 +79,7 @@ async def save(
     def attempt(run: Run) -> Settled:
         by = caller.actor(body.agent_id, body.agent_role)
         confirmations = Confirmations(everything=body.confirm is True)
-        return service.engine.save(
-            run_id, by, confirmations, skip_hooks=body.skip_hooks, deadline=NO_WAIT, terms=asked
-        )
+        return service.engine.save(run_id, by, confirmations, skip_hooks=body.skip_hooks, deadline=NO_WAIT, terms=asked)
 
     return await carried_out(service, caller, run_id, asked, waiting, attempt)
 
@@ -232,8 +230,7 @@ async def approvals(service: Serving, caller: Calling) -> Response:
     """List what waits for somebody's decision, in the runs that the caller reaches."""
     found = await service.call(service.engine.decisions, DECISIONS_MAX, log_unreadable, caller.labels)
     items = [
-        decision_view(each)
-        | {"url": f"{transition_url(each.run_id, each.transition)}/decisions/{each.check}"}
+        decision_view(each) | {"url": f"{transition_url(each.run_id, each.transition)}/decisions/{each.check}"}
         for each in found
     ]
     return answer({"items": items})

@@ -1,0 +1,62 @@
+"""Tokens: make, list, revoke; and who one is oneself."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path
+from starlette.responses import Response
+
+from statem_api import bodies, shapes
+from statem_api.answers import REQUEST_ID_OF_KEY, Asked, answer, described
+from statem_api.callers import Calling
+from statem_api.service import Serving
+from statem_dist.tokens import token_view
+
+router = APIRouter(prefix="/v1", tags=["tokens"])
+
+TokenId = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,63}$", description="Id of the token.")]
+
+
+@router.get("/whoami", responses=described(of_200=shapes.Me), summary="Who is calling")
+async def whoami(caller: Calling) -> Response:
+    """Say whose token this is, what it may do, and which runs it reaches."""
+    return answer({"name": caller.name, "role": caller.role, "labels": caller.labels, "token": caller.token})
+
+
+@router.post("/tokens", status_code=201, responses=described(409, of_201=shapes.TokenMade), summary="Make a token")
+async def create(body: bodies.TokenCreate, service: Serving, caller: Calling, asked: Asked) -> Response:
+    """Make a token. Its text is in this answer and nowhere else: a repeated request answers 409 and shows nothing."""
+    caller.require("admin", "make tokens")
+
+    def make() -> dict[str, Any]:
+        own_id = asked.request.removeprefix(REQUEST_ID_OF_KEY)[:24] or None
+        token, text = service.tokens.create(
+            body.name, body.role, body.labels, body.expires_in, caller.name, token_id=own_id
+        )
+        return {**token_view(token, service.engine.store.clock()), "token": text}
+
+    return answer(await service.call(make), 201, headers={"Cache-Control": "no-store"})
+
+
+@router.get("/tokens", responses=described(of_200=shapes.Items), summary="List the tokens")
+async def list_(service: Serving, caller: Calling) -> Response:
+    """List the tokens, newest first, without their texts."""
+    caller.require("admin", "list tokens")
+
+    def look() -> list[dict[str, Any]]:
+        now = service.engine.store.clock()
+        return [token_view(token, now) for token in service.tokens.list()]
+
+    return answer({"items": await service.call(look)})
+
+
+@router.delete("/tokens/{token}", responses=described(404, of_200=shapes.Shape), summary="Revoke a token")
+async def revoke(token: TokenId, service: Serving, caller: Calling) -> Response:
+    """End a token at once, also where a stream is open under it. Once more changes nothing."""
+    caller.require("admin", "revoke tokens")
+
+    def end() -> dict[str, Any]:
+        return token_view(service.tokens.revoke(token, caller.name), service.engine.store.clock())
+
+    return answer(await service.call(end))

@@ -1,0 +1,83 @@
+"""Serving: one process, one event loop, until it is told to stop."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import sys
+
+import uvicorn
+
+from statem_api.app import make_app
+from statem_api.options import ApiOptions
+from statem_dist.errors import NotAuthorised, Unavailable
+from statem_dist.settings import Settings
+from statem_dist.tokens import redacted
+
+BACKLOG = 2_048
+"""Connections that may wait to be accepted."""
+
+KEEP_ALIVE_SECONDS = 30
+"""How long an idle connection is kept; longer than the pauses of a client that polls."""
+
+STOP_SECONDS = 5
+"""How long requests may go on after the signal to stop; streams end with it."""
+
+LOG_FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
+
+logger = logging.getLogger(__name__)
+
+
+def serve(options: ApiOptions, settings: Settings) -> int:
+    """Serve until SIGTERM or SIGINT; return the exit code.
+
+    Raises:
+        Unavailable: the state store cannot be reached, or the address cannot be had.
+        NotAuthorised: others than this host would reach a service that asks nobody for a token.
+    """
+    logging.basicConfig(level=options.log_level, format=LOG_FORMAT, stream=sys.stderr)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(_redact)
+    app = make_app(options, settings)
+    service = app.state.service
+    if not options.loopback and not service.tokens.in_use():
+        raise NotAuthorised(
+            f"There is no token, and {options.host} is reached by others than this host.",
+            hint="Make one first: statem-dist token create --role admin",
+        )
+    listener = _listener(options)
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    print(f"Serving: http://{shown}:{port}/v1", flush=True)
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=STOP_SECONDS,
+    )
+    uvicorn.Server(config).run(sockets=[listener])
+    return 0
+
+
+def _listener(options: ApiOptions) -> socket.socket:
+    """Return the socket that the service listens on."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        raise Unavailable(
+            f"{options.host}:{options.port} cannot be served: {error.strerror or error}.",
+            hint="Choose another one with --host and --port, or end what serves it now.",
+        ) from error
+    return listener
+
+
+def _redact(record: logging.LogRecord) -> bool:
+    """Keep secrets of tokens out of a line of the log."""
+    record.msg, record.args = redacted(record.getMessage()), None
+    return True
