@@ -24,7 +24,20 @@ from statem_dist.errors import Conflict, Invalid, NotFound, Unavailable
 from statem_dist.follow import Follower, OnEvent, Settled, is_abandoned, lost_claims, queues_of_work
 from statem_dist.leases import RENEWALS_PER_LEASE
 from statem_dist.protocol.answers import question_of
-from statem_dist.protocol.commands import Cancel, Command, Decide, ExpireDecision, Goto, Resume, Save, Start
+from statem_dist.protocol.commands import (
+    Cancel,
+    CancelRun,
+    Command,
+    Decide,
+    ExpireDecision,
+    Goto,
+    Pause,
+    Restart,
+    Resume,
+    Save,
+    Start,
+    Unpause,
+)
 from statem_dist.protocol.graph import LlmReview, Runbook
 from statem_dist.protocol.model import Actor, Confirmations, DynamicFacts, OnManual, Place, Run, Transition
 from statem_dist.protocol.plan import plan_goto
@@ -327,6 +340,8 @@ class Engine:
     ) -> Settled:
         """Settle a check that waits for a decision, and see the transition through to what it does next.
 
+        On a paused run the decision is kept, and what follows from it waits for the end of the pause.
+
         Raises:
             Conflict: somebody else has decided otherwise, or nothing waits for this decision any more.
             NotAuthorised: the check is for an operator to decide.
@@ -342,6 +357,8 @@ class Engine:
             operator=operator,
             worker=inline.worker if inline else None,
         )
+        if seen.run.paused is not None:
+            deadline = Deadline(0)
         return self._carry_out(run_id, command, inline, deadline, None, on_waiting=on_waiting, seen=seen)
 
     def cancel(self, run_id: str, reason: str, by: Actor) -> Settled:
@@ -360,6 +377,74 @@ class Engine:
         applied = self._coordinator.apply(run_id, command, seen)
         assert applied.run.transition is not None
         return Settled(run=applied.run, transition=applied.run.transition)
+
+    def cancel_run(self, run_id: str, reason: str, by: Actor, *, terminate: bool = False) -> Run:
+        """End a run for good; return it as it is then.
+
+        What is being executed may end first, unless the run is terminated: then it is ended, which whoever executes
+        it learns within ``RENEWAL_SECONDS_MAX``. A run that is ending already may still be terminated.
+
+        Raises:
+            CancelledRun: it was cancelled before, and nothing is left to be ended.
+            Conflict: it has finished.
+        """
+        run = self._coordinator.apply(run_id, CancelRun(reason=reason, by=by, terminate=terminate)).run
+        # What a killed caller has left is not waited for.
+        left = self._settle_leftover(self._coordinator.load(run_id), NEVER) if run.in_flight else None
+        return run if left is None else left.run
+
+    def pause(self, run_id: str, reason: str, by: Actor) -> Run:
+        """Hold a run where it is until ``unpause``; return it as it is then.
+
+        What is being executed may end, and people may decide; nothing else happens to it.
+
+        Raises:
+            PausedRun: it is paused already.
+            CancelledRun: it was cancelled.
+            Conflict: it has finished.
+        """
+        return self._coordinator.apply(run_id, Pause(reason=reason, by=by)).run
+
+    def unpause(self, run_id: str, by: Actor) -> Run:
+        """Let a paused run go on; return it as it is then. What it owes is offered to workers again.
+
+        Raises:
+            CancelledRun: it was cancelled.
+            Conflict: it is not paused.
+        """
+        return self._coordinator.apply(run_id, Unpause(by=by)).run
+
+    def wait_while_paused(self, run_id: str, deadline: Deadline) -> Run:
+        """Wait until a run is not paused any more, or time is up; return it as it is then."""
+        with self.watcher.watch(run_id) as watch:
+            while (run := self.run(run_id)).paused is not None and not deadline.passed:
+                watch.wait(run.version, deadline.bound(LOOK_AGAIN_SECONDS))
+        return run
+
+    def restart(
+        self,
+        request: StartRequest,
+        deadline: Deadline = NEVER,
+        on_event: OnEvent | None = None,
+        on_waiting: OnWaiting | None = None,
+    ) -> Settled:
+        """End what a run does, begin it anew under its id, and run the ``in_hook`` of the initial node.
+
+        The runbook and the place are those of the request; the history and the labels stay those of the run.
+
+        Raises:
+            NotFound: there is no run of that id.
+        """
+        inline = self._inline_worker(request.place.queue)
+        command = Restart(
+            runbook=request.runbook,
+            place=request.place,
+            by=request.by,
+            confirmations=request.confirmations,
+            request_id=_request_id(),
+            worker=inline.worker if inline else None,
+        )
+        return self._carry_out(request.run_id, command, inline, deadline, on_event, on_waiting=on_waiting)
 
     def listed(self, status: str | None, limit: int, on_unreadable: OnUnreadable) -> Iterator[Snapshot]:
         """Yield runs, newest first; one that was removed meanwhile is left out.
@@ -383,7 +468,8 @@ class Engine:
 
     def decisions(self, limit: int, on_unreadable: OnUnreadable) -> list[Decision]:
         """Return what waits for somebody's decision, the runs that began last first. See ``listed``."""
-        snapshots = self.listed("waiting", limit, on_unreadable)
+        found = [each for status in ("waiting", "paused") for each in self.listed(status, limit, on_unreadable)]
+        snapshots = sorted(found, key=lambda each: each.run.created_at, reverse=True)
         return [decision for snapshot in snapshots for decision in decisions_of(self._expire_decisions(snapshot).run)]
 
     def settled_run(self, run_id: str, on_leftover: OnLeftover | None = None) -> Run:
@@ -418,6 +504,9 @@ class Engine:
         transition = run.in_flight
         if transition is None:
             return ""
+        if run.paused is not None:
+            because = f": {run.paused.reason}" if run.paused.reason else ""
+            return f"the run is paused by {run.paused.by.id or 'somebody'}{because}"
         if waits_for_people(run):
             listed = ", ".join(decision.id for decision in decisions_of(run))
             return f"somebody has to decide: {listed}"
@@ -499,7 +588,12 @@ class Engine:
         """Apply a command that opens a transition, and see it through in the caller, in workers, or in both."""
         if inline is not None and inline.alone:
             applied = inline.apply(run_id, command, seen)
-            return inline.carry_out(applied, self._follower(applied, on_event), deadline)
+            follower = self._follower(applied, on_event)
+            settled = inline.carry_out(applied, follower, deadline)
+            if settled.run.paused is None or not settled.transition.open:
+                return settled
+            with self.watcher.watch(run_id) as watch:
+                return self._wait(settled.run, follower, watch, deadline, on_waiting)
         if inline is None and deadline.passed:
             applied = self._coordinator.apply(run_id, command, seen)
             return self._follower(applied, on_event).look(applied.run)

@@ -12,7 +12,9 @@ of the CLI and one HTTP status, here and nowhere else::
     │   └── UnknownTarget             1    409   the caller: no such edge from here; names the allowed ones
     ├── NotAuthorised                 4    403   the caller: somebody else may do this
     ├── Conflict                      5    409   the caller, later: somebody else was faster
-    │   └── TransitionInFlight        5    409
+    │   ├── TransitionInFlight        5    409
+    │   ├── PausedRun                 5    409   whoever paused it
+    │   └── CancelledRun              5    409   nobody: the run has ended, or is about to
     ├── Unavailable                   8    503   the operator: Redis, the broker, the state directory
     └── StoredDataUnreadable          1    500   the operator: written by a newer version, or damaged
 
@@ -122,6 +124,18 @@ class TransitionInFlight(Conflict):
     """Another transition of the run is open; ``details["transition"]`` says which."""
 
     code = "transition_in_flight"
+
+
+class PausedRun(Conflict):
+    """The run is paused; its details say by whom, why and since when."""
+
+    code = "run_paused"
+
+
+class CancelledRun(Conflict):
+    """The run was cancelled; its details say by whom, why and since when."""
+
+    code = "run_cancelled"
 
 
 class Unavailable(StatemError):
