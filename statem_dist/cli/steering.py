@@ -46,8 +46,7 @@ def cancel(
     with session(state_dir) as at:
         run, by = _meant(at, run_id, agent_id, agent_role)
         if whole_run:
-            ended = at.engine.cancel_run(run.id, reason or f"cancelled by {by.id}", by)
-            return _steered(at, ended)
+            return _steered(at, at.engine.cancel_run(run.id, reason, by))
         settled = at.engine.cancel(run.id, reason or f"cancelled by {by.id}", by)
     transition = settled.transition
     data = {"ok": True, **views.settled_transition(settled.run, transition)}
@@ -70,7 +69,7 @@ def terminate(
     """
     with session(state_dir) as at:
         run, by = _meant(at, run_id, agent_id, agent_role)
-        return _steered(at, at.engine.cancel_run(run.id, reason or f"terminated by {by.id}", by, terminate=True))
+        return _steered(at, at.engine.cancel_run(run.id, reason, by, terminate=True))
 
 
 def pause(

@@ -569,8 +569,10 @@ def _next_event(run: Run, now: int) -> Event | None:
     if transition is None or run.paused is not None:
         return None
     if run.ending is not None:
-        executing = transition.claims and not run.ending.terminated
-        return None if executing else _cut_off(transition, run.ending.reason, run.ending.by, now)
+        if transition.claims and not run.ending.terminated:
+            return None
+        how = "terminated" if run.ending.terminated else "cancelled"
+        return _cut_off(transition, run.ending.reason or f"the run was {how}", run.ending.by, now)
     if transition.exhausted:
         return TransitionSettled(now, transition.id, "blocked", stage="max_attempts")
     match walk(transition):
