@@ -18,7 +18,7 @@ export PIP_NO_INPUT := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install check fmt test test-fast demo lock build clean
+.PHONY: help install check fmt test test-fast demo reference lock build clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ test-fast: $(INSTALLED) ## Run the unit and contract tests that take no more tha
 demo: $(INSTALLED) ## Run the example sweep (HumanEval, 492 trials) with two workers, from start to report
 	@state=$$(mktemp -d) && trap 'rm -rf "$$state"' EXIT && trap 'exit 130' HUP INT TERM && \
 		$(BIN)/statem-dist sweep run runbooks/humaneval.sweep.yaml --workers 2 --state-dir "$$state"
+
+reference: $(INSTALLED) ## Write the made part of docs/api.md anew from the service
+	$(BIN)/python -m statem_api.reference docs/api.md
 
 lock: ## Write requirements.lock anew from the bounds in pyproject.toml
 	@$(make_venv)

@@ -172,7 +172,8 @@ class Coordinator:
         if transition.claims:
             waits.append(self._lease_ms)
         waits += [expires_at - now for expires_at in transition.awaiting.values() if expires_at]
-        return min(waits, default=None if transition.awaiting else self._grace_ms)
+        idle = bool(transition.awaiting) or run.paused is not None
+        return min(waits, default=None if idle else self._grace_ms)
 
     def _again_ms(self, snapshot: Snapshot, *, hinted: bool) -> int:
         """Return when to look at an overdue run again: at the next expiry, at the next try, or ever more rarely."""
@@ -252,5 +253,9 @@ def _lease_alive(snapshot: Snapshot, token: int) -> bool:
 def _newly_owed(before: Run | None, after: Run, now: int) -> list[Batch]:
     """Return the work that a commit leaves unclaimed, due now, and not announced before."""
     # What was not yet due at the last commit was not announced by it.
-    known = {batch.checks for batch in pending(before) if batch.not_before <= before.updated_at} if before else set()
-    return [batch for batch in pending(after) if batch.not_before <= now and batch.checks not in known]
+    announced = [batch for batch in pending(before) if batch.not_before <= before.updated_at] if before else []
+    # By transition, because one commit may end a transition and open another with checks of the same ids.
+    known = {(batch.transition, batch.checks) for batch in announced}
+    return [
+        batch for batch in pending(after) if batch.not_before <= now and (batch.transition, batch.checks) not in known
+    ]

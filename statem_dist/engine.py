@@ -27,7 +27,20 @@ from statem_dist.history import find_transition
 from statem_dist.leases import RENEWALS_PER_LEASE
 from statem_dist.listing import OnUnreadable, Page, RunFilter, listed, page
 from statem_dist.protocol.answers import question_of
-from statem_dist.protocol.commands import Cancel, Command, Decide, ExpireDecision, Goto, Resume, Save, Start
+from statem_dist.protocol.commands import (
+    Cancel,
+    CancelRun,
+    Command,
+    Decide,
+    ExpireDecision,
+    Goto,
+    Pause,
+    Restart,
+    Resume,
+    Save,
+    Start,
+    Unpause,
+)
 from statem_dist.protocol.graph import LlmReview, Runbook
 from statem_dist.protocol.model import Actor, Confirmations, DynamicFacts, OnManual, Place, Run, Transition, Worker
 from statem_dist.protocol.plan import plan_goto
@@ -37,7 +50,7 @@ from statem_dist.roster import Roster
 from statem_dist.settings import Settings
 from statem_dist.store.base import Snapshot
 from statem_dist.store.client import client_for
-from statem_dist.store.codec import StoredRunbook
+from statem_dist.store.codec import Receipt, StoredRunbook
 from statem_dist.store.redis_store import RedisStore
 from statem_dist.store.watch import Watch, Watcher
 
@@ -322,6 +335,8 @@ class Engine:
     ) -> Settled:
         """Settle a check that waits for a decision, and see the transition through to what it does next.
 
+        On a paused run the decision is kept, and what follows from it waits for the end of the pause.
+
         Raises:
             Conflict: somebody else has decided otherwise, or nothing waits for this decision any more.
             NotAuthorised: the check is for an operator to decide.
@@ -337,6 +352,8 @@ class Engine:
             operator=operator,
             worker=inline.worker if inline else None,
         )
+        if seen.run.paused is not None:
+            deadline = Deadline(0)
         return self._carry_out(run_id, command, inline, deadline, None, on_waiting=on_waiting, seen=seen, terms=terms)
 
     def cancel(self, run_id: str, reason: str, by: Actor, terms: Terms = NO_TERMS) -> Settled:
@@ -356,6 +373,77 @@ class Engine:
         assert applied.run.transition is not None
         return Settled(run=applied.run, transition=applied.run.transition)
 
+    def cancel_run(
+        self, run_id: str, reason: str, by: Actor, *, terminate: bool = False, terms: Terms = NO_TERMS
+    ) -> Run:
+        """End a run for good; return it as it is then.
+
+        What is being executed may end first, unless the run is terminated: then it is ended, which whoever executes
+        it learns within ``RENEWAL_SECONDS_MAX``. A run that is ending already may still be terminated.
+
+        Raises:
+            CancelledRun: it was cancelled before, and nothing is left to be ended.
+            Conflict: it has finished.
+        """
+        run = self._coordinator.apply(run_id, CancelRun(reason=reason, by=by, terminate=terminate), None, terms).run
+        # What a killed caller has left is not waited for.
+        left = self._settle_leftover(self._coordinator.load(run_id), NEVER) if run.in_flight else None
+        return run if left is None else left.run
+
+    def pause(self, run_id: str, reason: str, by: Actor, terms: Terms = NO_TERMS) -> Run:
+        """Hold a run where it is until ``unpause``; return it as it is then.
+
+        What is being executed may end, and people may decide; nothing else happens to it.
+
+        Raises:
+            PausedRun: it is paused already.
+            CancelledRun: it was cancelled.
+            Conflict: it has finished.
+        """
+        return self._coordinator.apply(run_id, Pause(reason=reason, by=by), None, terms).run
+
+    def unpause(self, run_id: str, by: Actor, terms: Terms = NO_TERMS) -> Run:
+        """Let a paused run go on; return it as it is then. What it owes is offered to workers again.
+
+        Raises:
+            CancelledRun: it was cancelled.
+            Conflict: it is not paused.
+        """
+        return self._coordinator.apply(run_id, Unpause(by=by), None, terms).run
+
+    def wait_while_paused(self, run_id: str, deadline: Deadline) -> Run:
+        """Wait until a run is not paused any more, or time is up; return it as it is then."""
+        with self.watcher.watch(run_id) as watch:
+            while (run := self.run(run_id)).paused is not None and not deadline.passed:
+                watch.wait(run.version, deadline.bound(LOOK_AGAIN_SECONDS))
+        return run
+
+    def restart(
+        self,
+        request: StartRequest,
+        deadline: Deadline = NEVER,
+        on_event: OnEvent | None = None,
+        on_waiting: OnWaiting | None = None,
+        terms: Terms = NO_TERMS,
+    ) -> Settled:
+        """End what a run does, begin it anew under its id, and run the ``in_hook`` of the initial node.
+
+        The runbook and the place are those of the request; the history and the labels stay those of the run.
+
+        Raises:
+            NotFound: there is no run of that id.
+        """
+        inline = self._inline_worker(request.place.queue)
+        command = Restart(
+            runbook=request.runbook,
+            place=request.place,
+            by=request.by,
+            confirmations=request.confirmations,
+            request_id=terms.request or _request_id(),
+            worker=inline.worker if inline else None,
+        )
+        return self._carry_out(request.run_id, command, inline, deadline, on_event, on_waiting=on_waiting, terms=terms)
+
     def listed(self, wanted: RunFilter, limit: int, on_unreadable: OnUnreadable) -> Iterator[Snapshot]:
         """Yield runs, newest first; at most ``limit``. See ``listing.listed``."""
         return islice(listed(self.store, wanted, on_unreadable), limit)
@@ -365,22 +453,28 @@ class Engine:
         return page(self.store, wanted, cursor, limit, on_unreadable)
 
     def answered(self, run_id: str, terms: Terms) -> Settled | None:
-        """Return what a request with an id of its own has led to; None if it was not carried out yet.
+        """Return the run, and the transition that a request with an id of its own has led to.
 
-        The transition is None where the run had made none; the run is the one of now.
+        None if it was not carried out yet.
 
         Raises:
             RequestReused: the id stands for another request.
         """
-        receipt = self.store.receipt(run_id, terms.request) if terms.request else None
+        receipt = self._receipt(run_id, terms)
         if receipt is None:
             return None
-        if receipt.fingerprint != terms.fingerprint:
-            raise request_reused()
         run = self.run(run_id)
         transition = find_transition(self.store, run, receipt.transition)
         assert transition is not None, "a receipt names a transition that was made"
         return Settled(run=run, transition=transition)
+
+    def was_carried_out(self, run_id: str, terms: Terms) -> bool:
+        """Return whether a request with an id of its own was carried out.
+
+        Raises:
+            RequestReused: the id stands for another request.
+        """
+        return self._receipt(run_id, terms) is not None
 
     def latest(self, run_id: str) -> Settled:
         """Return a run and its latest transition.
@@ -412,7 +506,13 @@ class Engine:
         self, limit: int, on_unreadable: OnUnreadable, labels: Mapping[str, str] | None = None
     ) -> list[Decision]:
         """Return what waits for somebody's decision, the runs that began last first. See ``listed``."""
-        snapshots = self.listed(RunFilter(status="waiting", labels=dict(labels or {})), limit, on_unreadable)
+        of_labels = dict(labels or {})
+        found = [
+            each
+            for status in ("waiting", "paused")
+            for each in self.listed(RunFilter(status=status, labels=of_labels), limit, on_unreadable)
+        ]
+        snapshots = sorted(found, key=lambda each: each.run.created_at, reverse=True)
         return [decision for snapshot in snapshots for decision in decisions_of(self._expire_decisions(snapshot).run)]
 
     def settled_run(self, run_id: str, on_leftover: OnLeftover | None = None) -> Run:
@@ -447,6 +547,9 @@ class Engine:
         transition = run.in_flight
         if transition is None:
             return ""
+        if run.paused is not None:
+            because = f": {run.paused.reason}" if run.paused.reason else ""
+            return f"the run is paused by {run.paused.by.id or 'somebody'}{because}"
         if waits_for_people(run):
             listed = ", ".join(decision.id for decision in decisions_of(run))
             return f"somebody has to decide: {listed}"
@@ -480,6 +583,17 @@ class Engine:
         if self._inline:
             return "nobody works on it now; the next command on the run goes on with it"
         return f"no worker serves the queue {queue!r} (start one: statem-dist worker -Q {queue})"
+
+    def _receipt(self, run_id: str, terms: Terms) -> Receipt | None:
+        """Return what is kept of a request; None if it has no id of its own, or was not carried out.
+
+        Raises:
+            RequestReused: the id stands for another request.
+        """
+        receipt = self.store.receipt(run_id, terms.request) if terms.request else None
+        if receipt is not None and receipt.fingerprint != terms.fingerprint:
+            raise request_reused()
+        return receipt
 
     def _look(self, run_id: str) -> Snapshot:
         """Return a run as it is, after ending what has waited too long for a decision.
@@ -529,7 +643,12 @@ class Engine:
         """Apply a command that opens a transition, and see it through in the caller, in workers, or in both."""
         if inline is not None and inline.alone:
             applied = inline.apply(run_id, command, seen, terms)
-            return inline.carry_out(applied, self._follower(applied, on_event, terms), deadline)
+            follower = self._follower(applied, on_event, terms)
+            settled = inline.carry_out(applied, follower, deadline)
+            if settled.run.paused is None or not settled.transition.open:
+                return settled
+            with self.watcher.watch(run_id) as watch:
+                return self._wait(settled.run, follower, watch, deadline, on_waiting)
         if inline is None and deadline.passed:
             applied = self._coordinator.apply(run_id, command, seen, terms)
             return self._follower(applied, on_event, terms).look(applied.run)

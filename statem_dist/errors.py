@@ -15,6 +15,8 @@ of the CLI and one HTTP status, here and nowhere else::
     ├── NotAuthorised                 4    403   the caller: somebody else may do this
     ├── Conflict                      5    409   the caller, later: somebody else was faster
     │   ├── TransitionInFlight        5    409
+    │   ├── PausedRun                 5    409   whoever paused it
+    │   ├── CancelledRun              5    409   nobody: the run has ended, or is about to
     │   └── StaleVersion              5    412   the caller: it has seen an older version of the run than there is
     ├── Unavailable                   8    503   the operator: Redis, the broker, the state directory
     └── StoredDataUnreadable          1    500   the operator: written by a newer version, or damaged
@@ -147,6 +149,18 @@ class StaleVersion(Conflict):
 
     http_status = 412
     code = "stale_version"
+
+
+class PausedRun(Conflict):
+    """The run is paused; its details say by whom, why and since when."""
+
+    code = "run_paused"
+
+
+class CancelledRun(Conflict):
+    """The run was cancelled; its details say by whom, why and since when."""
+
+    code = "run_cancelled"
 
 
 class Unavailable(StatemError):

@@ -49,7 +49,7 @@ def event_log(store: Store, run: Run, limit: int | None = None, after: int | Non
 def follow(
     store: Store, watcher: Watcher, run_id: str, tell: Tell, after: int, pause: float
 ) -> Iterator[list[dict[str, Any]]]:
-    """Yield what there is to tell of the events after a number, also of those to come, until the run is finished.
+    """Yield what there is to tell of the events after a number, also of those to come, until the run has ended.
 
     A list is yielded after each look at the run, an empty one if nothing is new, so that the caller can look
     whether anybody still listens. Watching moves nothing: work that a killed caller has left stays as it is.
@@ -70,6 +70,6 @@ def follow(
                 after = number
                 told += tell(number, event)
             yield told
-            if run.status == "finished":
+            if run.ended:
                 return
             watch.wait(run.version, pause)

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from statem_dist.columns import aligned
-from statem_dist.history import Imported, Move, Rebinding, timestamp
+from statem_dist.history import Move, Told, timestamp
 from statem_dist.protocol.answers import evidence_of
 from statem_dist.protocol.graph import EvidenceTier
 from statem_dist.protocol.model import PlannedCheck
@@ -64,7 +64,7 @@ class Backing(Struct, frozen=True):
         return tuple(proof for proof in self.proofs if proof.result.tier == tier)
 
 
-def backings(told: Iterable[Move | Rebinding | Imported]) -> list[Backing]:
+def backings(told: Iterable[Told]) -> list[Backing]:
     """Return what stood behind every transition that moved the run, oldest first.
 
     Args:

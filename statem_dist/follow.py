@@ -76,12 +76,14 @@ def lost_claims(snapshot: Snapshot) -> tuple[Claim, ...]:
 def is_abandoned(store: Store, snapshot: Snapshot) -> bool:
     """Return whether nobody works on the open transition of a run any more.
 
-    It does not wait for people, and none of its claims is kept alive. While a check waits for the time of its next
-    try nobody claims it; then whoever tried it last is taken for the one who waits.
+    It does not wait for people or for the end of a pause, and none of its claims is kept alive. While a check waits
+    for the time of its next try nobody claims it; then whoever tried it last is taken for the one who waits.
     """
     run = snapshot.run
     transition = run.in_flight
-    if transition is None or waits_for_people(run) or len(lost_claims(snapshot)) < len(transition.claims):
+    if transition is None or waits_for_people(run) or (run.paused is not None and not transition.claims):
+        return False
+    if len(lost_claims(snapshot)) < len(transition.claims):
         return False
     if any(batch.not_before > snapshot.now for batch in pending(run)):
         return is_dead(_last_claimant(store, run, transition))

@@ -10,16 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
+from itertools import dropwhile
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 
 from statem_dist.protocol.events import (
     Event,
     NodeEntered,
+    RunCancelled,
     RunCreated,
     RunImported,
+    RunPaused,
     RunRebound,
+    RunRestarted,
+    RunUnpaused,
     TransitionOpened,
     TransitionSettled,
 )
@@ -56,8 +61,22 @@ class Imported(Struct, frozen=True):
     event: RunImported
 
 
-def moves(store: Store, run: Run) -> Iterator[Move | Rebinding | Imported]:
-    """Yield what happened to a run after its creation, newest first, the open transition included."""
+class Steering(Struct, frozen=True):
+    """That a run was paused, let go on, cancelled or restarted, with the number of its event."""
+
+    number: int
+    event: RunPaused | RunUnpaused | RunCancelled | RunRestarted
+
+
+Told: TypeAlias = Move | Rebinding | Steering | Imported
+"""What a history tells of: everything after the creation of a run."""
+
+
+def moves(store: Store, run: Run) -> Iterator[Told]:
+    """Yield what happened to a run after its creation, newest first, the open transition included.
+
+    A transition stands where it was opened: a pause in the middle of it comes after it.
+    """
     gathered: list[Event] = []
     before: int | None = None
     while True:
@@ -72,6 +91,9 @@ def moves(store: Store, run: Run) -> Iterator[Move | Rebinding | Imported]:
             if isinstance(event, RunRebound):
                 yield Rebinding(number, event)
                 continue
+            if isinstance(event, RunPaused | RunUnpaused | RunCancelled | RunRestarted):
+                yield Steering(number, event)
+                continue
             gathered.append(event)
             if isinstance(event, TransitionOpened):
                 yield _fold(run, number, list(reversed(gathered)))
@@ -84,8 +106,16 @@ def find_transition(store: Store, run: Run, transition_id: str) -> Transition | 
     """Return a transition of a run by its id, also one that later ones have followed."""
     if run.transition is not None and run.transition.id == transition_id:
         return run.transition
+    if not _was_made(run, transition_id):
+        return None
     told = (move.transition for move in moves(store, run) if isinstance(move, Move))
     return next((transition for transition in told if transition.id == transition_id), None)
+
+
+def _was_made(run: Run, transition_id: str) -> bool:
+    """Return whether a run can have made a transition of that id: whoever asks for another is not worth a search."""
+    number = transition_id.removeprefix("t")
+    return number.isdecimal() and 0 < int(number) <= run.transitions
 
 
 def history(store: Store, run: Run, limit: int | None = None, after: int | None = None) -> list[dict[str, Any]]:
@@ -101,22 +131,33 @@ def history(store: Store, run: Run, limit: int | None = None, after: int | None 
 
     Each entry is a mapping with ``event``, ``ts`` (ISO 8601, UTC) and the fields of its kind: ``start``,
     ``resume``, ``rebind``, ``migrate_current``, ``in_hook``, ``goto``, ``goto_blocked``, ``goto_cancelled``,
-    ``goto_error``, ``save``, ``save_blocked``, ``import``. What stands before an ``import`` was written by StateM.
+    ``goto_error``, ``save``, ``save_blocked``, ``paused``, ``unpaused``, ``run_cancelled``, ``restart``, ``import``.
+    What stands before an ``import`` was written by StateM. What happened while a transition was open is told after it,
+    and neither is told before that has settled: so the numbers rise, and a page may end with any of them.
     """
     if after is not None:
         return _page(store, run, after, limit)
     newest_first: list[dict[str, Any]] = []
-    for move in moves(store, run):
-        if isinstance(move, Imported):
-            newest_first += reversed(_imported_entries(move))
-        elif isinstance(move, Rebinding):
-            newest_first += reversed(_rebinding_entries(move))
-        elif not move.transition.open:
-            newest_first += reversed(_entries(move))
+    for move in _since_open_transition(store, run):
+        match move:
+            case Imported():
+                newest_first += reversed(_imported_entries(move))
+            case Rebinding():
+                newest_first += reversed(_rebinding_entries(move))
+            case Steering():
+                newest_first.append(_steering_entry(move))
+            case Move() if not move.transition.open:
+                newest_first += reversed(_entries(move))
         if limit is not None and len(newest_first) >= limit:
             break
     oldest_first = newest_first[::-1]
     return oldest_first if limit is None else oldest_first[-limit:] if limit else []
+
+
+def _since_open_transition(store: Store, run: Run) -> Iterator[Told]:
+    """Yield what happened to a run, newest first, from its open transition on, if one is open."""
+    told = moves(store, run)
+    return told if run.in_flight is None else dropwhile(lambda each: not isinstance(each, Move), told)
 
 
 class Teller:
@@ -129,6 +170,7 @@ class Teller:
         self._run = run
         self._opened_as = 0
         self._gathered: list[Event] = []
+        self._put_off: list[dict[str, Any]] = []
 
     def tell(self, number: int, event: Event) -> list[dict[str, Any]]:
         """Return the entries that an event completes, oldest first."""
@@ -136,6 +178,12 @@ class Teller:
             return _imported_entries(Imported(number, event))
         if isinstance(event, RunRebound):
             return _rebinding_entries(Rebinding(number, event))
+        if isinstance(event, RunPaused | RunUnpaused | RunCancelled | RunRestarted):
+            entry = _steering_entry(Steering(number, event))
+            if not self._gathered:
+                return [entry]
+            self._put_off.append(entry)
+            return []
         if isinstance(event, TransitionOpened):
             self._opened_as, self._gathered = number, [event]
             return []
@@ -143,8 +191,9 @@ class Teller:
             self._gathered.append(event)
             if isinstance(event, TransitionSettled):
                 move = _fold(self._run, self._opened_as, self._gathered)
-                self._gathered = []
-                return _entries(move)
+                told = [*_entries(move), *self._put_off]
+                self._gathered, self._put_off = [], []
+                return told
         return []
 
 
@@ -162,14 +211,12 @@ def last_told(store: Store, run: Run) -> int:
     """Return the number of the last event that the entries of a history cover: the open transition is not told."""
     if run.in_flight is None:
         return run.version
-    newest = next(moves(store, run))
-    assert isinstance(newest, Move), "the newest thing that happened to a run is its open transition"
-    return newest.number - 1
+    return next(_since_open_transition(store, run)).number - 1
 
 
 def visited_nodes(store: Store, run: Run) -> frozenset[str]:
     """Return the names of the nodes that a run has stood on, the current one included."""
-    arrivals = (RunCreated, RunImported, RunRebound, NodeEntered)
+    arrivals = (RunCreated, RunImported, RunRebound, RunRestarted, NodeEntered)
     return frozenset(event.node for _, event in events_after(store, run, 0) if isinstance(event, arrivals))
 
 
@@ -217,6 +264,22 @@ def _rebinding_entries(rebinding: Rebinding) -> list[dict[str, Any]]:
         moved = {"from": event.migrated_from, "to": event.node, "current_entry_id": event.entry_id}
         told.append({"event": "migrate_current", **facts, **moved})
     return told
+
+
+def _steering_entry(steering: Steering) -> dict[str, Any]:
+    event = steering.event
+    stamp = {"ts": timestamp(event.at), "number": steering.number}
+    match event:
+        case RunPaused():
+            return {"event": "paused", **stamp, "reason": event.reason, "by": event.by.id}
+        case RunUnpaused():
+            return {"event": "unpaused", **stamp, "by": event.by.id}
+        case RunCancelled():
+            facts = {"reason": event.reason, "by": event.by.id, "terminated": event.terminated}
+            return {"event": "run_cancelled", **stamp, **facts}
+        case RunRestarted():
+            where = {"current": event.node, "current_entry_id": event.entry_id, "by": event.by.id}
+            return {"event": "restart", **stamp, **where, "previous_hash": event.previous, "spec_hash": event.runbook}
 
 
 def _imported_entries(imported: Imported) -> list[dict[str, Any]]:

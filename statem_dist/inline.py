@@ -89,12 +89,15 @@ class InlineWorker:
     def finish(self, follower: Follower, deadline: Deadline) -> Settled:
         """Execute whatever a transition still owes, until it has settled, waits for people alone, or time is up.
 
+        It is returned open, too, once nothing of it is being executed any more because the run is paused.
+
         Where workers serve some of its queues, it is also returned open as soon as all that is left is theirs.
         """
         while True:
             snapshot = self.coordinator.load(follower.run_id)
             settled = follower.look(snapshot.run)
-            if not settled.transition.open or waits_for_people(snapshot.run) or deadline.passed:
+            paused = snapshot.run.paused is not None and not settled.transition.claims
+            if not settled.transition.open or paused or waits_for_people(snapshot.run) or deadline.passed:
                 follower.show_new_events()
                 return settled
             ours = [batch for batch in pending(snapshot.run) if batch.queue in self.worker.queues]

@@ -7,7 +7,8 @@ what this session was told before (``Told``). The first rule that applies decide
 1   it is no end of a turn, or the host waits for background tasks  may stop
 2   no run is meant                                                 may stop
 3   the run stands on an end, or on a stop state                    may stop
-4   it waits for somebody's decision, or a check is being executed  may stop
+4   it waits for somebody's decision, a check is being executed,    may stop
+    or the run is paused or cancelled
 5   ``yield_once``, and the host goes on because of a Stop hook     may stop
 6   the session was told to go on ``REMINDERS_MAX`` times on this   may stop; the human is told
     visit to the node
@@ -57,7 +58,8 @@ class HostCall(Struct, frozen=True):
 
 
 class Standing(Struct, frozen=True):
-    """Where a run stands. ``busy`` says that it waits for a decision, or that somebody executes a check."""
+    """Where a run stands. ``busy`` says that the agent has nothing to do: the run waits for a decision, somebody
+    executes a check, or the run is paused or cancelled."""
 
     node: str
     entry_id: str

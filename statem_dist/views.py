@@ -44,7 +44,32 @@ def node_status(run: Run, runbook: Runbook, agent_id: str, waiting_reason: str =
         "out_hook": shown["out_hook"],
         "next": exit_views(run, runbook, run.node),
         "in_flight": _open_transition(run, waiting_reason),
+        **held_facts(run),
         "last_attempt": _last_attempt(run),
+    }
+
+
+def held_facts(run: Run) -> dict[str, Any]:
+    """Return who paused or cancelled a run, why, and since when (ms since the epoch); each is None if nobody did."""
+    paused, ending = run.paused, run.ending
+    return {
+        "paused": paused and {"reason": paused.reason, "by": paused.by.id, "at": paused.at},
+        "ending": ending
+        and {"reason": ending.reason, "by": ending.by.id, "at": ending.at, "terminated": ending.terminated},
+    }
+
+
+def steered(run: Run, waiting_reason: str = "") -> dict[str, Any]:
+    """Return where a run stands after it was paused, let go on or cancelled. See ``node_status`` for the arguments."""
+    return {
+        "ok": True,
+        "run_id": run.id,
+        "status": run.status,
+        "version": run.version,
+        "current": run.node,
+        "current_entry_id": run.entry_id,
+        "in_flight": _open_transition(run, waiting_reason),
+        **held_facts(run),
     }
 
 

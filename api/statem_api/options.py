@@ -16,13 +16,15 @@ HEARTBEAT_SECONDS = 15.0
 class ApiOptions(Struct, frozen=True):
     """How the service was started.
 
-    ``port`` 0 takes a free one. ``scratch`` is the directory in which a run that names no workspace gets a folder of
+    ``port`` 0 takes a free one, and ``any_port`` does so where the port is
+    taken. ``scratch`` is the directory in which a run that names no workspace gets a folder of
     its own. ``registered_only`` lets runs start only from runbooks that an admin has registered, and agents register
     no other dynamic checks than those of ``agent_check_types``. ``body_bytes_max`` limits the body of a request.
     """
 
     host: str = "127.0.0.1"
     port: int = 8080
+    any_port: bool = False
     scratch: str = ""
     registered_only: bool = False
     agent_check_types: tuple[str, ...] = ("manual", "checklist", "message", "predicate")

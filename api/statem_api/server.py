@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
 import sys
@@ -67,7 +68,12 @@ def _listener(options: ApiOptions) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
+        try:
+            listener.bind(address)
+        except OSError as error:
+            if not options.any_port or error.errno != errno.EADDRINUSE:
+                raise
+            listener.bind((address[0], 0, *address[2:]))
         listener.listen(BACKLOG)
     except OSError as error:
         raise Unavailable(

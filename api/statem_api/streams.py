@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import msgspec
-from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
+from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
+from starlette.responses import StreamingResponse
 
 from statem_api.callers import Caller, still_counts
 from statem_api.feed import encode_position, reached_by
@@ -34,7 +35,13 @@ ENDED = ("finished", "cancelled")
 """Statuses after which nothing follows."""
 
 
-def streamed(service: Service, frames: AsyncIterator[bytes]) -> EventSourceResponse:
+class EventStream(StreamingResponse):
+    """A stream of server-sent events, made of frames that are ready to be sent."""
+
+    media_type = "text/event-stream"
+
+
+def streamed(service: Service, frames: AsyncIterator[bytes]) -> EventStream:
     """Return the response that sends frames as they come."""
 
     async def counted() -> AsyncIterator[bytes]:
@@ -42,7 +49,7 @@ def streamed(service: Service, frames: AsyncIterator[bytes]) -> EventSourceRespo
             async for frame in frames:
                 yield frame
 
-    return EventSourceResponse(counted(), headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+    return EventStream(counted(), headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
 
 
 def frame(data: Any, *, id: str | None = None, event: str | None = None) -> bytes:

@@ -13,7 +13,10 @@ COMMANDS: dict[str, str] = {
     "goto": "moving:goto",
     "transfer": "moving:goto",
     "save": "moving:save",
-    "cancel": "moving:cancel",
+    "cancel": "steering:cancel",
+    "terminate": "steering:terminate",
+    "pause": "steering:pause",
+    "resume": "steering:resume",
     "state": "reading:state",
     "ls": "reading:ls",
     "history": "reading:history",
@@ -40,6 +43,7 @@ COMMANDS: dict[str, str] = {
     "up": "services:up",
     "down": "services:down",
     "worker": "services:worker",
+    "api": "services:api",
     "doctor": "services:doctor",
 }
 """Module and function of each command, in the order in which the help lists them."""

@@ -86,7 +86,8 @@ def _targets(engine: Engine, run_id: str | None) -> list[str]:
 def _decisions(engine: Engine, run_id: str | None) -> list[str]:
     from statem_dist.decisions import decisions_of
 
-    waiting = (engine.store.load(each) for each in engine.store.run_ids("waiting", OFFERED_MAX))
+    ids = (each for status in ("waiting", "paused") for each in engine.store.run_ids(status, OFFERED_MAX))
+    waiting = (engine.store.load(each) for each in ids)
     return [decision.id for snapshot in waiting if snapshot for decision in decisions_of(snapshot.run)]
 
 

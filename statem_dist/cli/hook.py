@@ -161,7 +161,7 @@ def _standing(engine: Engine, run_id: str) -> Standing:
         entry_id=run.entry_id,
         version=run.version,
         exits=tuple(edge.target for edge in engine.runbook(run.runbook).exits(run.node)),
-        busy=busy,
+        busy=busy or run.held,
         address=Address.of(engine.settings, run_id, os.environ.get("STATEM_COMMAND")),
     )
 

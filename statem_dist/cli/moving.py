@@ -23,7 +23,7 @@ from statem_dist.cli.session import (
     usable_run_id,
     variables_here,
 )
-from statem_dist.errors import Conflict, ExitCode, Invalid, StatemError, Usage
+from statem_dist.errors import CancelledRun, Conflict, ExitCode, Invalid, PausedRun, StatemError, Usage
 from statem_dist.protocol.model import Confirmations
 
 if TYPE_CHECKING:
@@ -61,6 +61,10 @@ def start(
     spec: Annotated[Path, Argument(metavar="RUNBOOK", help="The runbook file, YAML or JSON.")],
     run_id: RunIdOption = None,
     fresh: Annotated[bool, Option("--fresh", help="Make a new run even if one is active.")] = False,
+    on_existing: Annotated[
+        Literal["resume", "fail", "restart"],
+        Option("--on-existing", help="What to do with a run that exists: resume it, fail, or begin it anew."),
+    ] = "resume",
     workspace: Annotated[
         Path | None,
         Option("--workspace", metavar="DIR", help="Where checks work (default: the runbook's folder)."),
@@ -82,7 +86,7 @@ def start(
     state_dir: StateDirOption = None,
     as_json: JsonOption = False,
 ) -> Answer:
-    """Create a run or resume it, and show the node it stands on.
+    """Create a run, resume it or begin it anew, and show the node it stands on.
 
     Example: statem-dist start runbook.yaml --run-id demo
     """
@@ -93,6 +97,8 @@ def start(
     from statem_dist.places import workspace_of
     from statem_dist.protocol.model import Place
 
+    if fresh and on_existing != "resume":
+        raise Usage("--fresh makes a new run; --on-existing says what to do with an old one. Leave one of them out.")
     path = Path(os.path.abspath(spec))
     wanted = None if run_id is None else usable_run_id(run_id)
     _require_queue_name(queue)
@@ -105,13 +111,19 @@ def start(
         known = None if fresh else engine.store.active(scopes[1])
         target = wanted or known or new_run_id(runbook.name)
         if (existing := engine.store.load(target)) is not None:
-            if fresh:
+            if fresh or on_existing == "fail":
+                option = "--fresh" if fresh else "--on-existing fail"
                 raise Conflict(
                     f"Run {target!r} exists already; it stands on {existing.run.node!r}.",
-                    hint="Choose another --run-id, or leave --fresh out to resume it.",
+                    hint=f"Choose another --run-id, or leave {option} out to resume it.",
                     details={"run_id": target, "current": existing.run.node},
                 )
-            if workspace or queue or label or env or pass_env:
+            if on_existing == "restart":
+                if label:
+                    warn(
+                        f"run {target!r} keeps the labels that it was started with; --label counts for a new run only."
+                    )
+            elif workspace or queue or label or env or pass_env:
                 warn(
                     f"run {target!r} is resumed where and with what it was started; "
                     "--workspace, --queue, --label, --env and --pass-env count for a new run only."
@@ -134,9 +146,11 @@ def start(
         # Before the in_hook, so that an interrupted start is resumed by the next one.
         engine.store.activate(scopes, target)
         try:
-            settled = engine.start(request, Deadline(timeout), on_waiting=say_waiting)
-        except StatemError:
-            if engine.store.load(target) is None and previous is not None:
+            begin = engine.restart if existing is not None and on_existing == "restart" else engine.start
+            settled = begin(request, Deadline(timeout), on_waiting=say_waiting)
+        except StatemError as error:
+            never_begun = engine.store.load(target) is None or isinstance(error, PausedRun | CancelledRun)
+            if never_begun and previous is not None:
                 engine.store.activate((at.scope,), previous)
             raise
         rebinding = _rebinding(engine.store, existing.run, settled.run) if existing else None
@@ -248,31 +262,6 @@ def save(
     told = f"{transition.outcome} at {transition.stage}" if transition.outcome else "is still pending"
     error = f"Save of run {settled.run.id!r} on {transition.source!r} {told}."
     return Answer(data, lambda: text.results(transition), _exit_code(settled), error)
-
-
-def cancel(
-    run_id: RunIdOption = None,
-    reason: Annotated[str, Option("--reason", metavar="TEXT", help="Kept in the history.")] = "",
-    agent_id: AgentIdOption = None,
-    agent_role: AgentRoleOption = None,
-    state_dir: StateDirOption = None,
-    as_json: JsonOption = False,
-) -> Answer:
-    """End the transition that is in flight; the run stays on its node, and a running command is ended.
-
-    Example: statem-dist cancel --run-id demo --reason "wrong target"
-    """
-    from statem_dist import views
-
-    with session(state_dir) as at:
-        run = at.engine.run(at.run_id(run_id))
-        by = at.actor(agent_id, agent_role, run)
-        settled = at.engine.cancel(run.id, reason or f"cancelled by {by.id}", by)
-    transition = settled.transition
-    data = {"ok": True, **views.settled_transition(settled.run, transition)}
-    way = f"{transition.source} -> {transition.target}"
-    told = f"Cancelled: transition {transition.id} ({way}) of run {run.id}: {transition.reason}"
-    return Answer(data, lambda: told)
 
 
 def _require_queue_name(queue: str | None) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from statem_dist.cli.answer import Answer, print_line, printable, require_reader
 from statem_dist.cli.declare import Argument, Option
 from statem_dist.cli.session import AgentIdOption, JsonOption, RunIdOption, Session, StateDirOption, session
 from statem_dist.errors import NotFound, Usage
-from statem_dist.protocol.model import Run
+from statem_dist.protocol.model import Run, RunStatus
 
 if TYPE_CHECKING:
     from statem_dist.resume import Address
@@ -142,7 +142,7 @@ def history(
     after: AfterOption = None,
     raw: Annotated[bool, Option("--raw", help="Every event of the log, instead of an entry per move.")] = False,
     follow: Annotated[
-        bool, Option("--follow", "-f", help="Go on until the run is finished; with --json a line per entry.")
+        bool, Option("--follow", "-f", help="Go on until the run has ended; with --json a line per entry.")
     ] = False,
     state_dir: StateDirOption = None,
     as_json: JsonOption = False,
@@ -222,7 +222,7 @@ def evidence(run_id: RunIdOption = None, state_dir: StateDirOption = None, as_js
 
 def runs(
     status: Annotated[
-        Literal["active", "moving", "waiting", "finished"] | None,
+        RunStatus | None,
         Option("--status", help="Only runs of this status."),
     ] = None,
     limit: Annotated[int, Option("--limit", "-n", metavar="N", min=1, max=1000, help="At most N runs.")] = 50,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated
 
 from statem_dist.cli.answer import Answer
@@ -26,6 +27,13 @@ PassEnvOption = Annotated[
     list[str] | None,
     Option("--pass-env", metavar="NAME", help="Hand this variable to commands; repeatable."),
 ]
+LogLevelOption = Annotated[str, Option("--log-level", metavar="LEVEL", help="DEBUG, INFO, WARNING, ERROR or CRITICAL.")]
+HostOption = Annotated[
+    str, Option("--host", metavar="ADDRESS", help="Where to listen; beyond this host only with tokens.")
+]
+RegisteredOnlyOption = Annotated[
+    bool, Option("--registered-only", help="Start runs only from runbooks that an admin has registered.")
+]
 GraceOption = Annotated[
     float, Option("--grace", metavar="SECONDS", min=0, help="For running checks when it is stopped.")
 ]
@@ -38,9 +46,7 @@ def worker(
     pass_env: PassEnvOption = None,
     grace: GraceOption = 30.0,
     events: Annotated[bool, Option("--events", help="Send task events, for Flower.")] = False,
-    log_level: Annotated[
-        str, Option("--log-level", metavar="LEVEL", help="DEBUG, INFO, WARNING, ERROR or CRITICAL.")
-    ] = "INFO",
+    log_level: LogLevelOption = "INFO",
     state_dir: StateDirOption = None,
 ) -> None:
     """Run a worker in the foreground; SIGTERM or Ctrl-C lets running checks end and hands the rest back.
@@ -57,7 +63,33 @@ def worker(
         events=events,
         log_level=log_level,
     )
-    os.execve(sys.executable, arguments, worker_environ(os.environ, settings, store_url(settings)))
+    os.execve(sys.executable, arguments, service_environ(os.environ, settings, store_url(settings)))
+
+
+def api(
+    host: HostOption = "127.0.0.1",
+    port: Annotated[int, Option("--port", metavar="N", min=0, max=65535, help="0 takes a free one.")] = 8080,
+    registered_only: RegisteredOnlyOption = False,
+    workspaces: Annotated[
+        Path | None,
+        Option("--workspaces", metavar="DIR", help="Where runs without a workspace get a folder each."),
+    ] = None,
+    log_level: LogLevelOption = "INFO",
+    state_dir: StateDirOption = None,
+) -> None:
+    """Serve the REST API in the foreground; SIGTERM or Ctrl-C lets requests end.
+
+    Example: statem-dist api --port 8080
+    """
+    settings = Settings.from_environment(os.environ, state_dir=state_dir)
+    arguments = api_arguments(
+        host=host,
+        port=port,
+        registered_only=registered_only,
+        workspaces=workspaces,
+        log_level=log_level,
+    )
+    os.execve(sys.executable, arguments, service_environ(os.environ, settings, store_url(settings)))
 
 
 def up(
@@ -65,9 +97,14 @@ def up(
     concurrency: ConcurrencyOption = None,
     pass_env: PassEnvOption = None,
     grace: GraceOption = 5.0,
+    port: Annotated[
+        int | None,
+        Option("--port", metavar="N", min=0, max=65535, help="Of the REST API (default: 8080, or a free one)."),
+    ] = None,
+    with_api: Annotated[bool, Option("--api/--no-api", help="Serve the REST API, on this host alone.")] = True,
     state_dir: StateDirOption = None,
 ) -> int:
-    """Run the embedded Redis and a worker in the foreground, until Ctrl-C.
+    """Run the embedded Redis, a worker and the REST API in the foreground, until Ctrl-C.
 
     Example: statem-dist up -c 8
     """
@@ -84,11 +121,24 @@ def up(
         events=False,
         log_level="INFO",
     )
+    # A request is told by its caller; what went wrong is told here.
+    api_here = api_arguments(
+        host="127.0.0.1",
+        port=8080 if port is None else port,
+        any_port=port is None,
+        registered_only=False,
+        workspaces=None,
+        log_level="WARNING",
+    )
 
     def serve(redis_url: str, *before: Service) -> int:
         print("Submit from another terminal, for example: statem-dist start runbook.yaml", flush=True)
-        worker = Service(name="worker", argv=arguments, env=worker_environ(os.environ, settings, redis_url))
-        return run_foreground([*before, worker], out=sys.stdout, grace_seconds=grace + STOP_SECONDS)
+        environ = service_environ(os.environ, settings, redis_url)
+        services = [*before, Service(name="worker", argv=arguments, env=environ)]
+        if with_api:
+            keep_local_token(settings, redis_url)
+            services.append(Service(name="api", argv=api_here, env=environ))
+        return run_foreground(services, out=sys.stdout, grace_seconds=grace + STOP_SECONDS)
 
     if settings.redis_url is not None:
         return serve(settings.redis_url)
@@ -173,8 +223,6 @@ def worker_arguments(
     names = tuple(name.strip() for name in queues.split(",") if name.strip())
     if not names:
         raise Usage("-Q needs at least one queue name.")
-    if log_level.upper() not in LOG_LEVELS:
-        raise Usage(f"--log-level must be one of {', '.join(LOG_LEVELS)}, not {log_level!r}.")
     options = {
         "queues": names,
         "concurrency": concurrency or 2 * (os.cpu_count() or 1),
@@ -182,11 +230,69 @@ def worker_arguments(
         "pass_env": tuple(variables_here(pass_env)),
         "grace_seconds": grace,
         "events": events,
-        "log_level": log_level.upper(),
+        "log_level": usable_log_level(log_level),
     }
     return [sys.executable, "-m", "statem_workers", json.dumps(options)]
 
 
-def worker_environ(environ: Mapping[str, str], settings: Settings, redis_url: str) -> dict[str, str]:
-    """Return the environment of a worker process; the URL of the store goes here, where ``ps`` does not show it."""
+def api_arguments(
+    *,
+    host: str,
+    port: int,
+    registered_only: bool,
+    workspaces: Path | None,
+    log_level: str,
+    any_port: bool = False,
+) -> list[str]:
+    """Return the command line of a process that serves the REST API.
+
+    Args:
+        any_port: whether another port will do if that one is taken.
+
+    Raises:
+        Usage: an option has a value that cannot be honoured.
+    """
+    import json
+
+    options = {
+        "host": host,
+        "port": port,
+        "any_port": any_port,
+        "scratch": "" if workspaces is None else os.path.abspath(workspaces),
+        "registered_only": registered_only,
+        "log_level": usable_log_level(log_level),
+    }
+    return [sys.executable, "-m", "statem_api", json.dumps(options)]
+
+
+def keep_local_token(settings: Settings, redis_url: str) -> None:
+    """See to it that the state directory holds a token for the commands of this user."""
+    from statem_dist.embedded.token_file import local_admin_token
+    from statem_dist.store.client import client_for
+    from statem_dist.store.redis_store import RedisStore
+    from statem_dist.tokens import Tokens
+
+    client = client_for(redis_url, quick=True)
+    try:
+        store = RedisStore(client, patience_seconds=settings.patience_seconds)
+        local_admin_token(Tokens(store), settings.state_dir)
+    finally:
+        client.close()
+
+
+def usable_log_level(given: str) -> str:
+    """Return the name of a level of the log.
+
+    Raises:
+        Usage: there is none of that name.
+    """
+    from statem_dist.errors import Usage
+
+    if given.upper() not in LOG_LEVELS:
+        raise Usage(f"--log-level must be one of {', '.join(LOG_LEVELS)}, not {given!r}.")
+    return given.upper()
+
+
+def service_environ(environ: Mapping[str, str], settings: Settings, redis_url: str) -> dict[str, str]:
+    """Return the environment of a process that serves; the URL of the store is there, where ``ps`` does not show it."""
     return {**environ, "STATEM_STATE_DIR": str(settings.state_dir), "STATEM_REDIS_URL": redis_url}

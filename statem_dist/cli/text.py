@@ -39,11 +39,35 @@ def node_status(run: Run, runbook: Runbook, waiting_reason: str = "") -> str:
     node = runbook.node(run.node)
     assert node is not None
     lines = [f"Run: {run.id} ({run.runbook_name})", f"Current: {run.node}  [{run.status}]"]
+    lines += [told] if (told := held(run)) else []
     if run.in_flight is not None:
         lines.append(f"In flight: {run.in_flight.id} {run.in_flight.source} -> {run.in_flight.target}")
         lines += [f"  {waiting_reason}"] if waiting_reason else []
         lines += ["  listed by: statem-dist approvals"] if run.in_flight.awaiting else []
     return "\n".join([*lines, *_last_attempt(run), *_node_body(node, run, runbook)])
+
+
+def held(run: Run) -> str:
+    """Return who paused or cancelled a run and why, in a line; empty if nobody did."""
+    if run.paused is not None:
+        return _held_by("Paused", run.paused.by.id, run.paused.reason)
+    if run.ending is not None:
+        return _held_by("Terminated" if run.ending.terminated else "Cancelled", run.ending.by.id, run.ending.reason)
+    return ""
+
+
+def _held_by(verb: str, by: str, reason: str) -> str:
+    return f"{verb} by {by or 'somebody'}{f': {reason}' if reason else ''}"
+
+
+def steered(run: Run, waiting_reason: str) -> str:
+    """Return where a run stands after it was paused, let go on or cancelled. See ``node_status`` for the arguments."""
+    lines = [f"Run: {run.id} on {run.node}  [{run.status}]"]
+    lines += [told] if (told := held(run)) else []
+    if run.in_flight is not None:
+        lines.append(f"In flight: {run.in_flight.id} {run.in_flight.source} -> {run.in_flight.target}")
+        lines += [f"  {waiting_reason}"] if waiting_reason else []
+    return "\n".join(lines)
 
 
 def _last_attempt(run: Run) -> list[str]:

@@ -146,11 +146,43 @@ class ExpireClaim(Struct, frozen=True):
 
 
 class Cancel(Struct, frozen=True):
-    """End the open transition; nothing that it would still do is done."""
+    """End the open transition; nothing that it would still do is done. The run itself goes on: see ``CancelRun``."""
 
     transition: str
     reason: str
     by: Actor
+
+
+class CancelRun(Struct, frozen=True):
+    """End the run for good. A check that is being executed may end first, unless the run is terminated."""
+
+    reason: str
+    by: Actor
+    terminate: bool = False
+
+
+class Pause(Struct, frozen=True):
+    """Hold the run where it is: nothing more is begun, judged or moved until ``Unpause``."""
+
+    reason: str
+    by: Actor
+
+
+class Unpause(Struct, frozen=True):
+    """Let a paused run go on."""
+
+    by: Actor
+
+
+class Restart(Struct, frozen=True):
+    """End whatever a run does, and begin it anew under its id, as ``Start`` begins a run that does not exist."""
+
+    runbook: Runbook
+    place: Place
+    by: Actor
+    confirmations: Confirmations = Confirmations()
+    request_id: str = ""
+    worker: Worker | None = None
 
 
 Command: TypeAlias = (
@@ -166,4 +198,8 @@ Command: TypeAlias = (
     | ReturnWork
     | ExpireClaim
     | Cancel
+    | CancelRun
+    | Pause
+    | Unpause
+    | Restart
 )

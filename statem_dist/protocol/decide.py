@@ -7,16 +7,37 @@ command           allowed when                                  otherwise
 ================  ============================================  ==============================================
 Start             the run does not exist                        decides to nothing when it is a repeat
 Import            the run does not exist                        Conflict
-Goto              no transition is open; the edge exists        TransitionInFlight; UnknownTarget; Conflict
-Resume, Save      no transition is open                         TransitionInFlight
-ClaimWork         the batch is owed and nobody has it           decides to nothing
+Goto              no transition is open; the edge exists; the   TransitionInFlight; UnknownTarget; Conflict;
+                  run is neither paused nor cancelled           PausedRun; CancelledRun
+Resume, Save      the same, without the edge                    TransitionInFlight; PausedRun; CancelledRun
+ClaimWork         the batch is owed and nobody has it; a held   decides to nothing
+                  run owes none
 RecordOutcomes    token and worker are those of a live claim    decides to nothing
 Decide            the check waits for a decision                Conflict; NotAuthorised
 ExpireDecision    the check has waited for too long             decides to nothing
 ReturnWork        the token is that of a live claim             decides to nothing
 ExpireClaim       the token is that of a live claim             decides to nothing
 Cancel            that transition is open and did not commit    Conflict
+CancelRun         the run has not ended and was not cancelled;  CancelledRun; Conflict
+                  with ``terminate``, a transition may be open
+Pause             the run is not paused and has not ended       PausedRun; CancelledRun; Conflict
+Unpause           the run is paused                             CancelledRun; Conflict
+Restart           always                                        decides to nothing when it is a repeat
 ================  ============================================  ==============================================
+
+*Held* is a run that is paused, or that was cancelled and has a transition open in which something is being executed:
+the check that runs may end and its result is recorded, the rest of its claim is released, and nothing more is begun.
+A paused run stands where it is, also when the last result is there: judging, entering and settling wait for
+``Unpause``; what people decide meanwhile is recorded. A cancelled run asks nobody any more, and its transition settles
+as soon as nothing is being executed, or at once when it is terminated or restarted: as ``cancelled``, or as
+``committed`` if it had entered its target, or had nothing left to do.
+
+=========  ======================================================================================================
+held by    then
+=========  ======================================================================================================
+Pause      Unpause goes on; Cancel ends the transition alone; CancelRun and Restart end the pause
+CancelRun  CancelRun with ``terminate`` does not wait for what is being executed; Restart begins the run anew
+=========  ======================================================================================================
 
 A late, repeated or foreign message is no error: it decides to nothing. After the events that a command asks
 for, the decider goes on with everything that needs nobody else: it settles messages and confirmations, judges
@@ -27,10 +48,11 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from statem_dist.errors import Conflict, NotAuthorised, TransitionInFlight, UnknownTarget
+from statem_dist.errors import CancelledRun, Conflict, NotAuthorised, PausedRun, TransitionInFlight, UnknownTarget
 from statem_dist.protocol.answers import answer, confirmation, question_of, waits
 from statem_dist.protocol.commands import (
     Cancel,
+    CancelRun,
     ClaimWork,
     Command,
     Decide,
@@ -38,11 +60,14 @@ from statem_dist.protocol.commands import (
     ExpireDecision,
     Goto,
     Import,
+    Pause,
     RecordOutcomes,
+    Restart,
     Resume,
     ReturnWork,
     Save,
     Start,
+    Unpause,
 )
 from statem_dist.protocol.events import (
     CheckRetrying,
@@ -50,9 +75,13 @@ from statem_dist.protocol.events import (
     DecisionRequested,
     Event,
     NodeEntered,
+    RunCancelled,
     RunCreated,
     RunImported,
+    RunPaused,
     RunRebound,
+    RunRestarted,
+    RunUnpaused,
     TransitionOpened,
     TransitionSettled,
     WorkClaimed,
@@ -61,7 +90,7 @@ from statem_dist.protocol.events import (
 )
 from statem_dist.protocol.evolve import evolve
 from statem_dist.protocol.graph import Retry, Runbook
-from statem_dist.protocol.model import PlannedCheck, Run, Transition, Worker
+from statem_dist.protocol.model import Actor, PlannedCheck, Run, Transition, Worker
 from statem_dist.protocol.outcome import INFRASTRUCTURE, CheckResult, Outcome, Reason, tier_of
 from statem_dist.protocol.plan import plan_goto, plan_in_hook, plan_out_hook
 from statem_dist.protocol.progress import (
@@ -74,7 +103,7 @@ from statem_dist.protocol.progress import (
     repeatable,
     walk,
 )
-from statem_dist.protocol.stages import HOOK_PURPOSES
+from statem_dist.protocol.stages import HOOK_PURPOSES, IN_HOOK
 
 STARTS_MAX = 3
 """How often the execution of one check may be begun before its dying workers are taken for its fault."""
@@ -91,7 +120,9 @@ def decide(run: Run | None, command: Command, now: int) -> list[Event]:
     Raises:
         TransitionInFlight: another transition of the run is open.
         UnknownTarget: no edge leads from the current node to the target.
-        Conflict: the caller's view of the run is stale.
+        Conflict: the caller's view of the run is stale, or the command would change nothing.
+        PausedRun: the run is paused.
+        CancelledRun: the run was cancelled.
         NotAuthorised: somebody else has to decide this.
     """
     if isinstance(command, Start):
@@ -115,12 +146,19 @@ def decide(run: Run | None, command: Command, now: int) -> list[Event]:
         case ExpireDecision():
             return _expire_decision(run, command, now)
         case ReturnWork():
-            released = _live_claim(run, command.transition, command.token)
-            return [WorkReturned(now, command.transition, command.token)] if released else []
+            return _return(run, command, now)
         case ExpireClaim():
             return _expire(run, command, now)
         case Cancel():
             return _cancel(run, command, now)
+        case CancelRun():
+            return _cancel_run(run, command, now)
+        case Pause():
+            return _pause(run, command, now)
+        case Unpause():
+            return _unpause(run, command.by, now)
+        case Restart():
+            return _restart(run, command, now)
         case _:
             assert_never(command)
 
@@ -133,7 +171,6 @@ def _start(run: Run | None, command: Start, now: int) -> list[Event]:
         _refuse_unless_repeated(run, command.request_id)
         return []
     runbook = command.runbook
-    final = not runbook.exits(runbook.initial)
     created = RunCreated(
         at=now,
         run_id=command.run_id,
@@ -143,12 +180,18 @@ def _start(run: Run | None, command: Start, now: int) -> list[Event]:
         entry_id=f"{command.run_id}-e1",
         place=command.place,
         by=command.by,
-        final=final,
+        final=not runbook.exits(runbook.initial),
         labels=command.labels,
     )
-    opened = TransitionOpened(
+    return _follow(None, [created, _opened_start(command, "t1", now)], now, command.worker)
+
+
+def _opened_start(command: Start | Restart, transition: str, now: int) -> TransitionOpened:
+    """Return the opening of the transition by which a run begins, for the first time or anew."""
+    runbook = command.runbook
+    return TransitionOpened(
         at=now,
-        transition="t1",
+        transition=transition,
         kind="start",
         source=runbook.initial,
         target=runbook.initial,
@@ -156,9 +199,8 @@ def _start(run: Run | None, command: Start, now: int) -> list[Event]:
         by=command.by,
         request_id=command.request_id,
         confirmations=command.confirmations,
-        final=final,
+        final=not runbook.exits(runbook.initial),
     )
-    return _follow(None, [created, opened], now, command.worker)
 
 
 def _import(run: Run | None, command: Import, now: int) -> list[Event]:
@@ -188,6 +230,7 @@ def _import(run: Run | None, command: Import, now: int) -> list[Event]:
 def _goto(run: Run, command: Goto, now: int) -> list[Event]:
     if _is_repeat(run, command.request_id):
         return []
+    _refuse_held(run)
     _refuse_in_flight(run)
     if command.from_entry is not None and command.from_entry != run.entry_id:
         raise Conflict(
@@ -225,6 +268,7 @@ def _goto(run: Run, command: Goto, now: int) -> list[Event]:
 def _resume(run: Run, command: Resume, now: int) -> list[Event]:
     if _is_repeat(run, command.request_id):
         return []
+    _refuse_held(run)
     _refuse_in_flight(run)
     runbook = command.runbook
     events: list[Event] = []
@@ -270,6 +314,7 @@ def _rebind(run: Run, command: Resume, now: int) -> RunRebound:
 def _save(run: Run, command: Save, now: int) -> list[Event]:
     if _is_repeat(run, command.request_id):
         return []
+    _refuse_held(run)
     _refuse_in_flight(run)
     _refuse_other_runbook(run, command.runbook)
     opened = TransitionOpened(
@@ -326,6 +371,52 @@ def _refuse_other_runbook(run: Run, runbook: Runbook) -> None:
         )
 
 
+def _refuse_held(run: Run) -> None:
+    """Refuse what would begin something on a run that is paused or was cancelled."""
+    if run.ending is not None:
+        raise _was_cancelled(run, "and has ended" if run.in_flight is None else "and is about to end")
+    if run.paused is not None:
+        raise _is_paused(run)
+
+
+def _was_cancelled(run: Run, how_far: str) -> CancelledRun:
+    ending = run.ending
+    assert ending is not None
+    verb = "terminated" if ending.terminated else "cancelled"
+    return CancelledRun(
+        f"Run {run.id!r} was {verb} by {ending.by.id or 'somebody'}{_because(ending.reason)}, {how_far}.",
+        hint="`statem-dist start RUNBOOK --on-existing restart` begins it anew; another run id begins another run.",
+        details={
+            "run_id": run.id,
+            "current": run.node,
+            "reason": ending.reason,
+            "by": ending.by.id,
+            "at": ending.at,
+            "terminated": ending.terminated,
+        },
+    )
+
+
+def _is_paused(run: Run) -> PausedRun:
+    paused = run.paused
+    assert paused is not None
+    return PausedRun(
+        f"Run {run.id!r} is paused by {paused.by.id or 'somebody'}{_because(paused.reason)}.",
+        hint="`statem-dist resume` lets it go on.",
+        details={
+            "run_id": run.id,
+            "current": run.node,
+            "reason": paused.reason,
+            "by": paused.by.id,
+            "at": paused.at,
+        },
+    )
+
+
+def _because(reason: str) -> str:
+    return f" ({reason})" if reason else ""
+
+
 def _refuse_in_flight(run: Run) -> None:
     transition = run.in_flight
     if transition is None:
@@ -363,11 +454,13 @@ def _record(run: Run, command: RecordOutcomes, now: int) -> list[Event]:
         return []
     transition, checks = claimed
     events: list[Event] = []
-    for check_id, outcome in zip(checks, command.outcomes, strict=False):
+    # On a held run only the first check of a claim counts as begun; what else was reported is evaluated again.
+    reported = command.outcomes[:1] if run.held else command.outcomes
+    for check_id, outcome in zip(checks, reported, strict=False):
         planned = transition.planned(check_id)
         assert planned is not None, "claims cover planned checks"
         tries = transition.tries.get(check_id, 0) + 1
-        if _to_be_retried(planned, outcome, tries):
+        if run.ending is None and _to_be_retried(planned, outcome, tries):
             not_before = now + _interval_ms(planned.check.retry, tries, command.jitter)
             events.append(CheckRetrying(now, transition.id, check_id, tries, not_before, outcome))
             return _follow(run, events, now, None)
@@ -377,7 +470,15 @@ def _record(run: Run, command: RecordOutcomes, now: int) -> list[Event]:
             # An effect ends with its first failure, also if its worker went on before it reported.
             break
     finished = len(events) == len(checks)
+    if run.held and events and not finished:
+        events.append(WorkReturned(now, transition.id, command.token))
     return _follow(run, events, now, command.worker if finished and command.claim_more else None)
+
+
+def _return(run: Run, command: ReturnWork, now: int) -> list[Event]:
+    if _live_claim(run, command.transition, command.token) is None:
+        return []
+    return _follow(run, [WorkReturned(now, command.transition, command.token)], now, None)
 
 
 def _expire(run: Run, command: ExpireClaim, now: int) -> list[Event]:
@@ -470,8 +571,13 @@ def comes_by_itself(run: Run) -> bool:
 
 def _next_event(run: Run, now: int) -> Event | None:
     transition = run.in_flight
-    if transition is None:
+    if transition is None or run.paused is not None:
         return None
+    if run.ending is not None:
+        if transition.claims and not run.ending.terminated:
+            return None
+        how = "terminated" if run.ending.terminated else "cancelled"
+        return _cut_off(transition, run.ending.reason or f"the run was {how}", run.ending.by, now)
     if transition.exhausted:
         return TransitionSettled(now, transition.id, "blocked", stage="max_attempts")
     match walk(transition):
@@ -529,6 +635,8 @@ def _decide(run: Run, command: Decide, now: int) -> list[Event]:
             return []
         whose = f" by {result.by}" if result.by else ""
         raise _stale(run, command, f"it has ended before, as {result.outcome.reason}{whose}")
+    if run.ending is not None:
+        raise _stale(run, command, "the run was cancelled")
     if not transition.open or planned.id not in transition.awaiting:
         raise _stale(run, command, f"nothing waits for it (the transition is {transition.outcome or 'open'})")
     if _has_expired(transition, planned.id, now):
@@ -594,3 +702,78 @@ def _cancel(run: Run, command: Cancel, now: int) -> list[Event]:
             details={"run_id": run.id, "transition": command.transition, "current": run.node},
         )
     return [TransitionSettled(now, transition.id, "cancelled", reason=command.reason, by=command.by)]
+
+
+def _cut_off(transition: Transition, reason: str, by: Actor, now: int) -> TransitionSettled:
+    """Return how a transition settles that is left where it is because its run ends, or begins anew."""
+    match walk(transition):
+        case Complete():
+            return TransitionSettled(now, transition.id, "committed")
+        case Stopped(stage, failures) if transition.entered:
+            return _stopped(transition, stage.report([planned.purpose for planned in failures]), failures, now)
+        case _ if transition.entered:
+            # What is already true stays true.
+            return TransitionSettled(now, transition.id, "committed", stage=IN_HOOK.name, reason=reason, by=by)
+        case _:
+            return TransitionSettled(now, transition.id, "cancelled", reason=reason, by=by)
+
+
+def _cancel_run(run: Run, command: CancelRun, now: int) -> list[Event]:
+    if run.ending is not None:
+        if run.in_flight is None:
+            raise _was_cancelled(run, "and has ended already")
+        if not command.terminate:
+            raise _was_cancelled(run, "and is about to end already; `statem-dist terminate` does not wait")
+    _refuse_finished(run)
+    cancelled = RunCancelled(now, command.reason, command.by, terminated=command.terminate)
+    return _follow(run, [cancelled], now, None)
+
+
+def _pause(run: Run, command: Pause, now: int) -> list[Event]:
+    _refuse_held(run)
+    _refuse_finished(run)
+    return [RunPaused(now, command.reason, command.by)]
+
+
+def _unpause(run: Run, by: Actor, now: int) -> list[Event]:
+    if run.paused is None:
+        if run.ending is not None:
+            _refuse_held(run)
+        raise Conflict(
+            f"Run {run.id!r} is not paused.",
+            hint="To take up a run again, `statem-dist start` it.",
+            details={"run_id": run.id, "current": run.node, "status": run.status},
+        )
+    return _follow(run, [RunUnpaused(now, by)], now, None)
+
+
+def _refuse_finished(run: Run) -> None:
+    if run.status == "finished":
+        raise Conflict(
+            f"Run {run.id!r} has finished already, on {run.node!r}: there is nothing to hold or to end.",
+            details={"run_id": run.id, "current": run.node, "status": run.status},
+        )
+
+
+# --- beginning anew --------------------------------------------------------------------------------------------
+
+
+def _restart(run: Run, command: Restart, now: int) -> list[Event]:
+    if _is_repeat(run, command.request_id):
+        return []
+    runbook = command.runbook
+    restarted = RunRestarted(
+        at=now,
+        runbook=runbook.hash,
+        runbook_name=runbook.name,
+        node=runbook.initial,
+        entry_id=f"{run.id}-e{run.entries + 1}",
+        place=command.place,
+        by=command.by,
+        previous=run.runbook,
+        final=not runbook.exits(runbook.initial),
+    )
+    left = run.in_flight
+    cut_off = [] if left is None else [_cut_off(left, "restarted", command.by, now)]
+    opened = _opened_start(command, f"t{run.transitions + 1}", now)
+    return _follow(run, [*cut_off, restarted, opened], now, command.worker)

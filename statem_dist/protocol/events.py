@@ -81,6 +81,50 @@ class RunRebound(Struct, frozen=True, tag_field="event", tag="run_rebound", omit
     final: bool = False
 
 
+class RunRestarted(Struct, frozen=True, tag_field="event", tag="run_restarted", omit_defaults=True):
+    """A run begins anew under its id, on the initial node of a runbook; ``previous`` is the hash of the one before.
+
+    Its history goes on, and so do the numbers of its events, transitions and entries; its labels stay.
+    """
+
+    at: int
+    runbook: str
+    runbook_name: str
+    node: str
+    entry_id: str
+    place: Place
+    by: Actor = Actor()
+    previous: str = ""
+    final: bool = False
+
+
+class RunPaused(Struct, frozen=True, tag_field="event", tag="run_paused", omit_defaults=True):
+    """A run stands still from here on: what is being executed may end, and nothing more is begun."""
+
+    at: int
+    reason: str = ""
+    by: Actor = Actor()
+
+
+class RunUnpaused(Struct, frozen=True, tag_field="event", tag="run_unpaused", omit_defaults=True):
+    """A paused run goes on."""
+
+    at: int
+    by: Actor = Actor()
+
+
+class RunCancelled(Struct, frozen=True, tag_field="event", tag="run_cancelled", omit_defaults=True):
+    """A run is to end for good; nobody is waited for any more. It comes a second time if the end is hastened.
+
+    ``terminated`` says that what is being executed is ended too, instead of being waited for.
+    """
+
+    at: int
+    reason: str = ""
+    by: Actor = Actor()
+    terminated: bool = False
+
+
 class TransitionOpened(Struct, frozen=True, tag_field="event", tag="transition_opened", omit_defaults=True):
     """A transition was accepted; its plan is fixed from here on."""
 
@@ -142,7 +186,7 @@ class DecisionRequested(Struct, frozen=True, tag_field="event", tag="decision_re
 
 
 class WorkReturned(Struct, frozen=True, tag_field="event", tag="work_returned"):
-    """A worker gave its checks back unfinished; that costs no attempt."""
+    """A claim ended before its checks did, because its worker stops or the run is held; that costs no attempt."""
 
     at: int
     transition: str
@@ -170,7 +214,7 @@ class NodeEntered(Struct, frozen=True, tag_field="event", tag="node_entered", om
 class TransitionSettled(Struct, frozen=True, tag_field="event", tag="transition_settled", omit_defaults=True):
     """A transition ended. ``stage`` names where it was stopped, or where a committed one failed afterwards.
 
-    ``by`` is who cancelled it; nobody for one that ended by itself.
+    ``by`` is who cancelled it, or the run; nobody for one that ended by itself.
     """
 
     at: int
@@ -185,6 +229,10 @@ Event: TypeAlias = (
     RunCreated
     | RunImported
     | RunRebound
+    | RunRestarted
+    | RunPaused
+    | RunUnpaused
+    | RunCancelled
     | TransitionOpened
     | WorkClaimed
     | CheckSettled

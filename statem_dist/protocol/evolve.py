@@ -13,16 +13,20 @@ from statem_dist.protocol.events import (
     DecisionRequested,
     Event,
     NodeEntered,
+    RunCancelled,
     RunCreated,
     RunImported,
+    RunPaused,
     RunRebound,
+    RunRestarted,
+    RunUnpaused,
     TransitionOpened,
     TransitionSettled,
     WorkClaimed,
     WorkLost,
     WorkReturned,
 )
-from statem_dist.protocol.model import REQUESTS_KEPT, SCHEMA, Claim, Run, Transition
+from statem_dist.protocol.model import REQUESTS_KEPT, SCHEMA, Claim, Ending, Paused, Run, Transition
 
 
 def replay(events: Iterable[Event]) -> Run:
@@ -41,11 +45,21 @@ def evolve(run: Run | None, event: Event) -> Run:
         return _created(event) if isinstance(event, RunCreated) else _imported(event)
     assert run is not None, "the first event of a run creates it"
     run = replace(run, version=run.version + 1, updated_at=event.at)
-    if isinstance(event, RunRebound):
-        return _rebound(run, event)
-    if isinstance(event, TransitionOpened):
-        return _opened(run, event)
-    transition = run.transition
+    match event:
+        case RunRebound():
+            return _rebound(run, event)
+        case RunRestarted():
+            return _restarted(run, event)
+        case RunPaused():
+            return replace(run, paused=Paused(at=event.at, reason=event.reason, by=event.by))
+        case RunUnpaused():
+            return replace(run, paused=None)
+        case RunCancelled():
+            return _cancelled(run, event)
+        case TransitionOpened():
+            return _opened(run, event)
+        case _:
+            transition = run.transition
     assert transition is not None and transition.id == event.transition, "events belong to the latest transition"
     match event:
         case WorkClaimed():
@@ -126,6 +140,31 @@ def _rebound(run: Run, event: RunRebound) -> Run:
         attempts={} if moved else run.attempts,
         final=event.final,
     )
+
+
+def _restarted(run: Run, event: RunRestarted) -> Run:
+    return replace(
+        run,
+        runbook=event.runbook,
+        runbook_name=event.runbook_name,
+        node=event.node,
+        entry_id=event.entry_id,
+        entries=run.entries + 1,
+        place=event.place,
+        by=event.by,
+        final=event.final,
+        attempts={},
+        paused=None,
+        ending=None,
+    )
+
+
+def _cancelled(run: Run, event: RunCancelled) -> Run:
+    ending = Ending(at=event.at, reason=event.reason, by=event.by, terminated=event.terminated)
+    transition = run.in_flight
+    # Nobody is waited for any more; what is being executed stays claimed until it has ended.
+    left = run.transition if transition is None else replace(transition, awaiting={})
+    return replace(run, ending=ending, paused=None, transition=left)
 
 
 def _opened(run: Run, event: TransitionOpened) -> Run:

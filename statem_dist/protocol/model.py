@@ -32,9 +32,10 @@ same protocol as a ``goto`` with fewer stages."""
 Settlement: TypeAlias = Literal["committed", "blocked", "cancelled", "error"]
 """How a transition ended. ``error`` means that it could not be evaluated, not that the work was wrong."""
 
-RunStatus: TypeAlias = Literal["active", "moving", "waiting", "finished"]
-"""``moving`` while a transition is open, ``waiting`` if it waits for somebody's decision; ``finished`` on a node
-without outgoing edges."""
+RunStatus: TypeAlias = Literal["active", "moving", "waiting", "paused", "finished", "cancelled"]
+"""``moving`` while a transition is open, ``waiting`` if it waits for somebody's decision; ``paused`` whatever it does
+when it goes on; ``finished`` on a node without outgoing edges; ``cancelled`` once a run that was cancelled has no open
+transition any more."""
 
 OnManual: TypeAlias = Literal["fail", "wait"]
 """What a check that nobody confirmed does: it fails at once, or it waits for a decision."""
@@ -198,6 +199,23 @@ class Place(Struct, frozen=True, omit_defaults=True):
     env: dict[str, str] = {}
 
 
+class Paused(Struct, frozen=True, omit_defaults=True):
+    """That a run stands still until somebody lets it go on: why, by whom, and since when."""
+
+    at: int
+    reason: str = ""
+    by: Actor = Actor()
+
+
+class Ending(Struct, frozen=True, omit_defaults=True):
+    """That a run ends for good: why, by whom, since when, and whether what was being executed was ended with it."""
+
+    at: int
+    reason: str = ""
+    by: Actor = Actor()
+    terminated: bool = False
+
+
 class Run(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
     """One execution of a runbook.
 
@@ -205,7 +223,8 @@ class Run(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, k
     number of the history entry, the ETag and the id in event streams. ``transition`` is the open transition, or
     the last one that settled. ``attempts`` counts tries per target since this entry. ``requests`` maps the ids of
     the last requests that opened a transition to that transition, so that a repeated one is known for what it
-    is. ``by`` is who started the run, the agent that later commands mean unless they say otherwise.
+    is. ``by`` is who started the run, the agent that later commands mean unless they say otherwise. ``paused`` and
+    ``ending`` are set while the run is paused, and once it was cancelled; never both.
     """
 
     id: str
@@ -226,6 +245,8 @@ class Run(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, k
     labels: dict[str, str] = {}
     by: Actor = Actor()
     requests: dict[str, str] = {}
+    paused: Paused | None = None
+    ending: Ending | None = None
 
     @property
     def in_flight(self) -> Transition | None:
@@ -233,8 +254,22 @@ class Run(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, k
         return self.transition if self.transition is not None and self.transition.open else None
 
     @property
+    def held(self) -> bool:
+        """Whether nothing more is begun: the run is paused, or it was cancelled."""
+        return self.paused is not None or self.ending is not None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more is to come by itself: the run is finished, or cancelled and at rest."""
+        return self.status in ("finished", "cancelled")
+
+    @property
     def status(self) -> RunStatus:
         """Where the run is in its life; the status index follows it."""
+        if self.paused is not None:
+            return "paused"
         if self.in_flight is not None:
             return "waiting" if self.in_flight.awaiting else "moving"
+        if self.ending is not None:
+            return "cancelled"
         return "finished" if self.final else "active"

@@ -80,7 +80,12 @@ def walk(transition: Transition) -> Position:
 
 
 def pending(run: Run) -> tuple[Batch, ...]:
-    """Return the work of a run that is owed now and that nobody has claimed."""
+    """Return the work of a run that is owed now and that nobody has claimed: none while the run is held."""
+    return () if run.held else _unclaimed(run)
+
+
+def _unclaimed(run: Run) -> tuple[Batch, ...]:
+    """Return the work that nobody has claimed, also what is held back by a pause."""
     transition = run.in_flight
     if transition is None or transition.exhausted:
         return ()
@@ -94,7 +99,7 @@ def pending(run: Run) -> tuple[Batch, ...]:
 def waits_for_people(run: Run) -> bool:
     """Return whether the open transition of a run waits for decisions and for nothing else."""
     transition = run.in_flight
-    return transition is not None and bool(transition.awaiting) and not transition.claims and not pending(run)
+    return transition is not None and bool(transition.awaiting) and not transition.claims and not _unclaimed(run)
 
 
 def decided_here(planned: PlannedCheck) -> bool:

@@ -24,7 +24,7 @@ from statem_dist.checks.output import text_of
 from statem_dist.checks.process import Finished, Supervisor
 from statem_dist.deadline import Deadline
 from statem_dist.engine import Engine, StartRequest
-from statem_dist.errors import StatemError
+from statem_dist.errors import CancelledRun, PausedRun, StatemError
 from statem_dist.follow import Settled
 from statem_dist.protocol.graph import Node
 from statem_dist.protocol.model import Actor, Place, Run
@@ -87,6 +87,8 @@ class Driver:
         started_at = now_ms()
         try:
             verdict = journey.travel()
+        except CancelledRun as error:
+            verdict = Verdict("cancelled", error.message)
         except StatemError as error:
             verdict = Verdict("error", error.message)
         except Exception as error:
@@ -195,15 +197,24 @@ class _Journey:
         """Try the edges in order; return where that led, or what every one of them was blocked by."""
         refusals: list[Settled] = []
         for edge in self._driver.runbook.exits(run.node):
-            settled = self._engine.goto(
-                run.id, edge.target, DRIVER, from_entry=run.entry_id, deadline=self._driver.until
-            )
+            settled = self._goto(run, edge.target)
             if settled.transition.outcome != "blocked":
                 return self._arrived(settled)
             self.checks += _executions(settled)
             self.blocked += 1
             refusals.append(settled)
         return refusals
+
+    def _goto(self, run: Run, target: str) -> Settled:
+        """Attempt the transition to a target; while the run is paused, wait until it is not."""
+        until = self._driver.until
+        while True:
+            try:
+                return self._engine.goto(run.id, target, DRIVER, from_entry=run.entry_id, deadline=until)
+            except PausedRun:
+                if until.passed:
+                    raise
+                self._engine.wait_while_paused(run.id, until)
 
     def _arrived(self, settled: Settled) -> Run | Verdict:
         """Return the run after a transition that was not blocked, or why the trial ends with it."""
@@ -217,6 +228,8 @@ class _Journey:
                 return Verdict("error", f"the in_hook of '{transition.target}' did not pass: {_first_failure(settled)}")
             case None:
                 return INTERRUPTED
+            case "cancelled" if (ending := self._engine.run(settled.run.id).ending) is not None:
+                return Verdict("cancelled", f"the run was cancelled: {ending.reason}")
             case outcome:
                 why = transition.reason or _first_failure(settled)
                 return Verdict("error", f"{way} ended as {outcome} at {transition.stage}: {why}")

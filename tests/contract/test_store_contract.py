@@ -5,16 +5,28 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
+from typing import get_args
 
 import pytest
 from msgspec.structs import replace
 
 from statem_dist.errors import StoredDataUnreadable, Unavailable
-from statem_dist.protocol.commands import Cancel, ClaimWork, Command, Decide, Goto, RecordOutcomes, Save, Start
+from statem_dist.protocol.commands import (
+    Cancel,
+    CancelRun,
+    ClaimWork,
+    Command,
+    Decide,
+    Goto,
+    Pause,
+    RecordOutcomes,
+    Save,
+    Start,
+)
 from statem_dist.protocol.decide import decide
 from statem_dist.protocol.evolve import evolve, replay
 from statem_dist.protocol.graph import Check, Manual, Node, Runbook
-from statem_dist.protocol.model import SCHEMA, Run
+from statem_dist.protocol.model import SCHEMA, Run, RunStatus
 from statem_dist.store import keys
 from statem_dist.store.base import Change, Overdue, Push, Snapshot, Store
 from statem_dist.store.codec import Receipt, StoredRunbook, encode_run
@@ -185,7 +197,7 @@ def test_the_status_index_follows_the_run(bench: Bench) -> None:
     run = created(bench.store)
 
     def statuses() -> list[str]:
-        return [status for status in ("active", "moving", "waiting", "finished") if bench.store.run_ids(status, 10)]
+        return [status for status in get_args(RunStatus) if bench.store.run_ids(status, 10)]
 
     assert statuses() == ["active"]
     run = written(bench.store, decided(run, goto()))
@@ -196,8 +208,12 @@ def test_the_status_index_follows_the_run(bench: Bench) -> None:
     asked = Goto(runbook=asking, target="b", by=AGENT, on_manual="wait")
     run = written(bench.store, decided(run, asked))
     assert statuses() == ["waiting"]
-    written(bench.store, decided(run, Decide("t3", "before_transfer.0", True, "", AGENT)))
+    run = written(bench.store, decided(run, Decide("t3", "before_transfer.0", True, "", AGENT)))
     assert statuses() == ["active"]
+    run = written(bench.store, decided(run, Pause(reason="", by=AGENT)))
+    assert statuses() == ["paused"]
+    written(bench.store, decided(run, CancelRun(reason="", by=AGENT)))
+    assert statuses() == ["cancelled"]
 
 
 def test_a_finished_run_is_listed_as_finished(bench: Bench) -> None:

@@ -255,7 +255,7 @@ def test_what_ended_long_ago_is_dropped_with_the_next_creation(desk: Desk, redis
     assert desk.tokens.get(revoked) is desk.tokens.get(expired) is None
     assert desk.tokens.named(live_text) is not None
     kept = {key.decode() for key in redis_bench.call("KEYS", "*")}
-    assert kept == {keys.TOKENS, *map(keys.token, (live, lately, new))}
+    assert kept == {keys.TOKENS, keys.TOKENS_IN_USE, *map(keys.token, (live, lately, new))}
     assert redis_bench.call("ZCARD", keys.TOKENS) == 3
 
 
@@ -331,7 +331,11 @@ def test_secrets_are_kept_nowhere(desk: Desk, redis_bench: RedisBench) -> None:
     kept = document + b"".join(redis_bench.call("ZRANGE", keys.TOKENS, 0, -1))
     assert secret_of(text).encode() not in kept
     assert digest not in repr(desk.tokens.list())
-    assert {key.decode() for key in redis_bench.call("KEYS", "*")} == {keys.TOKENS, keys.token(token_id)}
+    assert {key.decode() for key in redis_bench.call("KEYS", "*")} == {
+        keys.TOKENS,
+        keys.TOKENS_IN_USE,
+        keys.token(token_id),
+    }
 
 
 def test_tokens_are_listed_newest_first(desk: Desk) -> None:

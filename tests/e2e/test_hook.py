@@ -278,3 +278,12 @@ def test_settings_that_are_no_json_are_refused(site: Site) -> None:
     refusal = site.json("hook", "install", expect=1)
     assert f"{path}:3:" in refusal["error"]
     assert path.read_text().endswith("// mine\n}")
+
+
+@pytest.mark.parametrize("words", [("pause",), ("cancel", "--run"), ("terminate",)])
+def test_an_agent_may_leave_a_run_that_is_held(site: Site, words: tuple[str, ...]) -> None:
+    """While the run is paused, and once it was cancelled, there is nothing for the agent to do."""
+    site.start(LOOP)
+    assert goes_on(stop(site, FIRST))
+    site.json(*words, "--run-id", "r")
+    assert stop(site, FIRST) == {}

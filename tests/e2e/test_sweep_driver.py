@@ -9,6 +9,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 
@@ -18,12 +19,14 @@ from statem_dist.checks.process import Supervisor
 from statem_dist.deadline import Deadline
 from statem_dist.embedded import server
 from statem_dist.engine import Engine
+from statem_dist.protocol.model import Actor
 from statem_dist.settings import Settings
 from statem_dist.sweep.driver import Driver
 from statem_dist.sweep.pool import Pool
 from statem_dist.sweep.results import TrialResult
 from statem_dist.sweep.spec import load_sweep
 from statem_dist.sweep.trials import plan
+from tests.support.programs import eventually
 
 pytestmark = pytest.mark.e2e
 
@@ -231,3 +234,37 @@ def test_a_defect_costs_one_trial(track: Track) -> None:
     result = driver.drive(trial)
     assert result.outcome == "error"
     assert "FileExistsError" in result.reason
+
+
+OWN_RUN = f"{shlex.quote(sys.executable)} -m statem_dist.cli.main {{}} --run-id $STATEM_RUN_ID"
+"""A command on the run of the trial."""
+
+
+def test_a_run_that_somebody_cancels_is_no_failure(track: Track) -> None:
+    """The trial ends as cancelled, with who did it and why."""
+    result = track.drive(f"echo right > out.txt; {OWN_RUN.format('cancel --run --reason costly --agent-id boss')}")
+    assert (result.outcome, result.node) == ("cancelled", "work")
+    assert "cancelled by boss (costly)" in result.reason
+
+
+def test_a_trial_whose_transition_is_ended_with_its_run_is_cancelled(track: Track) -> None:
+    """Also when the run ends in the middle of a check."""
+    ends_itself = (
+        "nodes:\n  work:\n    before_transfer: [{run: '"
+        + OWN_RUN.format("terminate --reason costly").replace("'", "''")
+        + "; sleep 614'}]\n    next: good\n  good: The end.\n"
+    )
+    result = track.drive(None, ends_itself)
+    assert (result.outcome, result.node, result.reason) == ("cancelled", "work", "the run was cancelled: costly")
+
+
+def test_a_paused_trial_goes_on_with_its_run(track: Track) -> None:
+    """The driver waits for the end of the pause, however long it is."""
+    driver = track.driver(f"echo right > out.txt; {OWN_RUN.format('pause --agent-id boss')}", LOOP)
+    (trial,) = plan(driver.sweep, driver.sweep_id, track.folder / driver.sweep_id)
+    with ThreadPoolExecutor(1) as pool:
+        driven = pool.submit(driver.drive, trial)
+        eventually(lambda: trial.run_id in track.engine.store.run_ids("paused", 10), "the agent has paused its run")
+        track.engine.unpause(trial.run_id, Actor("boss"))
+        result = driven.result()
+    assert (result.outcome, result.node) == ("passed", "good")

@@ -2,8 +2,8 @@
 
 The decider and the coordinator are the real ones. Around them are a store in memory, messages that get lost,
 doubled and mixed up, workers that die or sleep in the middle of anything, replies that do not arrive, rivals that
-are faster, people who decide twice, too late or on what is not theirs, and a clock that jumps. Then the storm ends,
-and what was begun has to settle, within the law.
+are faster, people who decide twice, too late or on what is not theirs, who pause runs, end them and begin them anew,
+and a clock that jumps. Then the storm ends, and what was begun has to settle, within the law.
 
 ``SEEDS=5000 pytest tests/simulation`` tries more worlds; the number in the name of a failed test is its seed.
 """
@@ -24,15 +24,19 @@ from statem_dist.coordinator import Applied, Coordinator
 from statem_dist.errors import Conflict, NotAuthorised, Unavailable
 from statem_dist.protocol.commands import (
     Cancel,
+    CancelRun,
     ClaimWork,
     Command,
     Decide,
     Goto,
+    Pause,
     RecordOutcomes,
+    Restart,
     Resume,
     ReturnWork,
     Save,
     Start,
+    Unpause,
 )
 from statem_dist.protocol.events import TransitionOpened, WorkClaimed
 from statem_dist.protocol.evolve import replay
@@ -170,7 +174,10 @@ class World:
             self._act()
 
     def calm_down(self) -> None:
-        """Let what was begun come to its end: nobody begins anything new, nobody dies, nothing gets lost."""
+        """Let what was begun come to its end: nobody begins anything new, nobody dies, nothing gets lost.
+
+        Paused runs are let go on when all others have settled.
+        """
         self.store.calm = True
         for _ in range(CALM_STEPS_MAX):
             for number in range(WORKERS):
@@ -179,7 +186,7 @@ class World:
                 if self.store.due:
                     self.store.now = max(self.store.now, min(self.store.due.values()))
                     self._reap()
-                elif not self._somebody_decides():
+                elif not self._somebody_decides() and not self._somebody_lets_go_on():
                     return
         left = [run_id for run_id, stored in self.store.runs.items() if stored.run.in_flight]
         raise AssertionError(f"not settled after {CALM_STEPS_MAX} steps: {', '.join(left)}")
@@ -212,13 +219,16 @@ class World:
         self.store.now += self.rng.choice((0, 1, 200, 2_000))
         if self.rng.randint(0, 39) == 0:
             self.store.now += 40_000
-        match self.rng.randint(0, 9):
-            case 0 | 1:
+        match self.rng.randint(0, 19):
+            case 0 | 1 | 2 | 3:
                 self._alone(f"driver of {(run_id := self.rng.choice(self.runs))}", lambda: self._drive(run_id))
-            case 2:
+            case 4 | 5:
                 self._reap()
-            case 3:
+            case 6 | 7:
                 self._somebody_decides()
+            case 8 if self.rng.randint(0, 1):
+                run_id = self.rng.choice(self.runs)
+                self._alone(f"person {self.rng.randint(1, 2)}", lambda: self._steer(run_id))
             case _:
                 self._work(self.rng.randrange(WORKERS))
 
@@ -310,7 +320,8 @@ class World:
 
         In the storm they also decide what was decided already, and what an operator has to decide.
         """
-        waiting = [run_id for run_id, stored in self.store.runs.items() if stored.run.status == "waiting"]
+        asking = ((run_id, stored.run.in_flight) for run_id, stored in self.store.runs.items())
+        waiting = [run_id for run_id, transition in asking if transition is not None and transition.awaiting]
         if not waiting:
             return False
         run_id = self.rng.choice(waiting)
@@ -333,6 +344,41 @@ class World:
             operator=by == OPERATOR,
         )
         self._insist(run_id, command)
+
+    def _steer(self, run_id: str) -> None:
+        """Pause a run, let it go on, end it or begin it anew, whether that can be done or not."""
+        stored = self.store.runs.get(run_id)
+        if stored is None:
+            return
+        command: Command
+        match self.rng.randint(0, 11):
+            case 0 | 1 | 2 | 3:
+                command = Pause(reason="lunch", by=OPERATOR)
+            case 4 | 5 | 6 | 7 | 8:
+                command = Unpause(by=OPERATOR)
+            case 9:
+                command = CancelRun(reason="no use", by=OPERATOR, terminate=bool(self.rng.randint(0, 1)))
+            case _:
+                self._requests += 1
+                command = Restart(
+                    runbook=self.runbooks[self.rng.choice(("h1", "h2"))],
+                    place=stored.run.place,
+                    by=OPERATOR,
+                    confirmations=random_confirmations(self.rng),
+                    request_id=f"q{self._requests}",
+                )
+        if isinstance(command, Restart):
+            self._insist(run_id, command)
+        else:
+            # Asked again, what is done already is refused.
+            self.coordinator.apply(run_id, command)
+
+    def _somebody_lets_go_on(self) -> bool:
+        """Let every paused run go on; return whether there was one."""
+        paused = [run_id for run_id, stored in self.store.runs.items() if stored.run.paused is not None]
+        for run_id in paused:
+            self.coordinator.apply(run_id, Unpause(by=OPERATOR))
+        return bool(paused)
 
     # --- workers -------------------------------------------------------------------------------------------
 

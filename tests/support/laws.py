@@ -16,9 +16,13 @@ from statem_dist.protocol.events import (
     DecisionRequested,
     Event,
     NodeEntered,
+    RunCancelled,
     RunCreated,
     RunImported,
+    RunPaused,
     RunRebound,
+    RunRestarted,
+    RunUnpaused,
     TransitionOpened,
     TransitionSettled,
     WorkClaimed,
@@ -28,7 +32,7 @@ from statem_dist.protocol.events import (
 from statem_dist.protocol.evolve import evolve
 from statem_dist.protocol.graph import Checklist, Evidence, EvidenceTier, Manual, Predicate, Runbook, Unmet
 from statem_dist.protocol.model import PlannedCheck, Purpose, Run, Transition
-from statem_dist.protocol.progress import decided_here, queue_of
+from statem_dist.protocol.progress import decided_here, pending, queue_of
 from statem_dist.store.codec import decode_event, decode_run, encode_event, encode_run
 
 GATES: frozenset[Purpose] = frozenset({"before_transfer", "dynamic_before_transfer", "condition"})
@@ -82,6 +86,7 @@ class Judge:
         self._tokens = 0
         self._begun: Counter[str] = Counter()
         self._starts: Counter[str] = Counter()
+        self._to_be_returned: int | None = None
 
     def see(self, events: Iterable[Event]) -> None:
         """Judge events that follow those seen before."""
@@ -103,15 +108,29 @@ class Judge:
             assert self._runbooks[event.runbook].node(event.node) is not None
             return
         assert run is not None
-        if isinstance(event, RunRebound):
-            self._judge_rebinding(run, event)
-            return
-        if isinstance(event, TransitionOpened):
-            self._judge_opening(run, event)
-            return
-        transition = run.in_flight
+        if self._to_be_returned is not None:
+            assert isinstance(event, WorkReturned), "what a held run has not begun is released at once"
+            assert event.token == self._to_be_returned
+            self._to_be_returned = None
+        match event:
+            case RunRebound():
+                self._judge_rebinding(run, event)
+                return
+            case RunRestarted():
+                self._judge_restart(run, event)
+                return
+            case RunPaused() | RunUnpaused() | RunCancelled():
+                _judge_steering(run, event)
+                return
+            case TransitionOpened():
+                self._judge_opening(run, event)
+                return
+            case _:
+                transition = run.in_flight
         assert transition is not None, "a settled transition does not go on"
         assert transition.id == event.transition
+        if run.held:
+            self._judge_while_held(run, transition, event)
         match event:
             case WorkClaimed():
                 self._judge_claim(run, transition, event)
@@ -131,10 +150,37 @@ class Judge:
             case NodeEntered():
                 self._judge_commit(run, transition, event)
             case TransitionSettled():
-                _judge_settlement(transition, event)
+                _judge_settlement(run, transition, event)
+
+    def _judge_while_held(self, run: Run, transition: Transition, event: Event) -> None:
+        """Assert that nothing is begun, asked or moved on a run that is paused or was cancelled."""
+        match event:
+            case WorkClaimed() | DecisionRequested() | NodeEntered():
+                raise AssertionError(f"a held run stands still, and yet: {event}")
+            case CheckRetrying():
+                assert run.ending is None, "what has ended is not tried again"
+            case CheckSettled():
+                claim = transition.claim_on(event.check)
+                lost = event.result.outcome.reason in ("hook_outcome_unknown", "worker_lost")
+                assert claim or lost or event.check in transition.awaiting, "only what was begun or asked is recorded"
+                if claim is not None and len(claim.checks) > 1:
+                    self._to_be_returned = claim.token
+            case TransitionSettled() if run.paused is not None:
+                cut_off = event.outcome == "cancelled" or event.reason == "restarted"
+                complete = event.outcome == "committed" and len(transition.results) == len(transition.plan)
+                assert cut_off or complete or transition.entered, "a pause is no end"
+            case _:
+                pass
+
+    def _judge_restart(self, run: Run, event: RunRestarted) -> None:
+        assert run.in_flight is None, "what was open has settled"
+        assert event.node == self._runbooks[event.runbook].initial
+        assert event.previous == run.runbook
+        assert event.entry_id != run.entry_id
 
     def _judge_rebinding(self, run: Run, event: RunRebound) -> None:
         assert run.in_flight is None
+        assert not run.held
         runbook = self._runbooks[event.runbook]
         if event.migrated_from is None:
             assert (event.node, event.entry_id) == (run.node, run.entry_id)
@@ -146,6 +192,7 @@ class Judge:
 
     def _judge_opening(self, run: Run, event: TransitionOpened) -> None:
         assert run.in_flight is None
+        assert not run.held, "no transition opens on a run that is paused or was cancelled"
         assert event.transition == f"t{run.transitions + 1}"
         assert event.source == run.node
         assert all(planned.purpose == "dynamic_before_transfer" for planned in event.plan if planned.origin)
@@ -282,7 +329,12 @@ def _judge_answer(transition: Transition, planned: PlannedCheck, event: CheckSet
 def _judge_state(run: Run, event: Event) -> None:
     """Assert what holds of a run after an event."""
     transition = run.transition
-    assert (run.status == "waiting") == bool(run.in_flight and run.in_flight.awaiting)
+    assert (run.status == "paused") == (run.paused is not None)
+    assert (run.status == "waiting") == bool(run.in_flight and run.in_flight.awaiting and not run.paused)
+    assert (run.status == "cancelled") == (run.ending is not None and run.in_flight is None)
+    assert not run.held or not pending(run), "a held run offers no work"
+    assert run.paused is None or run.ending is None
+    assert run.ending is None or not (run.in_flight and run.in_flight.awaiting), "a cancelled run asks nobody"
     match event:
         case CheckRetrying():
             assert transition is not None
@@ -298,8 +350,24 @@ def _judge_state(run: Run, event: Event) -> None:
             pass
 
 
-def _judge_settlement(transition: Transition, event: TransitionSettled) -> None:
-    assert not transition.awaiting or event.outcome == "cancelled", "who was asked is not passed over"
+def _judge_steering(run: Run, event: RunPaused | RunUnpaused | RunCancelled) -> None:
+    """Assert that a run is only held, let go on or ended where that changes something."""
+    match event:
+        case RunPaused():
+            assert not run.held
+            assert run.status != "finished"
+        case RunUnpaused():
+            assert run.paused is not None
+        case RunCancelled():
+            assert run.status not in ("finished", "cancelled")
+            assert run.ending is None or (event.terminated and not run.ending.terminated), "an end is only hastened"
+
+
+def _judge_settlement(run: Run, transition: Transition, event: TransitionSettled) -> None:
+    cut_off = event.reason == "restarted" or run.ending is not None
+    assert not transition.awaiting or event.outcome == "cancelled" or cut_off, "who was asked is not passed over"
+    if run.ending is not None and event.reason == run.ending.reason:
+        assert not transition.claims or run.ending.terminated, "what is being executed may end first"
     stopping = [
         planned
         for planned in transition.plan
@@ -309,6 +377,10 @@ def _judge_settlement(transition: Transition, event: TransitionSettled) -> None:
     match event.outcome:
         case "committed":
             assert transition.entered or transition.kind != "goto"
+            if cut_off and event.reason is not None:
+                assert transition.entered
+                assert (event.stage, settled) == ("in_hook", False), "what is already true stays true"
+                return
             assert settled if event.stage is None else stopping
             assert not stopping or event.stage is not None
         case "blocked":

@@ -12,7 +12,19 @@ from msgspec.structs import replace
 from statem_dist.coordinator import REMIND_MS_MAX, Coordinator
 from statem_dist.dispatch import NoDispatch
 from statem_dist.errors import Conflict, NotFound, StoredDataUnreadable, TransitionInFlight, Unavailable
-from statem_dist.protocol.commands import ClaimWork, Command, Decide, Goto, RecordOutcomes, Save, Start
+from statem_dist.protocol.commands import (
+    CancelRun,
+    ClaimWork,
+    Command,
+    Decide,
+    Goto,
+    Pause,
+    RecordOutcomes,
+    Restart,
+    Save,
+    Start,
+    Unpause,
+)
 from statem_dist.protocol.events import CheckSettled, DecisionRequested, TransitionSettled, WorkLost
 from statem_dist.protocol.evolve import replay
 from statem_dist.protocol.graph import Check, Manual, Node, Retry, Runbook, Steps
@@ -589,3 +601,93 @@ def test_a_store_that_is_away_ends_the_look() -> None:
     with pytest.raises(Unavailable):
         Reaper(site.coordinator).reap_once()
     assert site.store.due["r"] == EPOCH
+
+
+# --- runs that are held -----------------------------------------------------------------------------------------
+
+
+def test_a_paused_run_is_offered_to_nobody_until_it_goes_on() -> None:
+    """The rest of a claim is not announced while the run is paused; letting it go on announces it, once."""
+    site = Site(one_by_one(shell("x"), shell("y")))
+    site.apply(site.goto())
+    run = site.claim()
+    site.messages()
+    site.apply(Pause(reason="lunch", by=AGENT))
+    site.coordinator.record(run, site.outcome(run, PASSED))
+    assert site.messages() == []
+    site.apply(Unpause(by=AGENT))
+    assert site.messages() == ["t2/before_transfer.1"]
+    site.apply(ClaimWork(transition="t2", check="before_transfer.1", worker=WORKER))
+    assert site.messages() == []
+
+
+def test_what_was_announced_before_a_pause_is_announced_again() -> None:
+    """Its message may have been taken while there was nothing to claim."""
+    site = Site(one_by_one(shell()))
+    site.apply(site.goto())
+    site.apply(Pause(reason="lunch", by=AGENT))
+    site.messages()
+    assert site.apply(ClaimWork(transition="t2", check="before_transfer.0", worker=WORKER)) == 0
+    site.apply(Unpause(by=AGENT))
+    assert site.messages() == ["t2/before_transfer.0"]
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_a_paused_run_that_owes_nothing_is_never_due(asks: bool) -> None:
+    """Nobody looks at it again and again; once it goes on it is due as before, also if it waits for people."""
+    site = Site(one_by_one(Check(do=Manual("sure?")) if asks else shell()))
+    site.apply(site.goto_and_wait())
+    due = site.due_in()
+    site.apply(Pause(reason="lunch", by=AGENT))
+    assert site.due_in() is None
+    site.apply(Unpause(by=AGENT))
+    assert site.due_in() == due
+
+
+def test_a_lost_claim_of_a_paused_run_is_found_once() -> None:
+    """Its lease runs out and is expired; nothing is dispatched, and the run is not due again."""
+    site = Site(one_by_one(shell()))
+    site.apply(site.goto())
+    site.claim()
+    site.messages()
+    site.apply(Pause(reason="lunch", by=AGENT))
+    assert site.due_in() == LEASE_MS
+    assert site.reap() == []
+    assert (site.run.transition is not None and site.run.transition.claims, site.due_in()) == ((), None)
+    site.apply(Unpause(by=AGENT))
+    assert site.messages() == ["t2/before_transfer.0"]
+
+
+def test_a_decision_that_nobody_made_expires_during_a_pause() -> None:
+    """The time for it runs on, and the run is due at its end, and not before."""
+    site = Site(one_by_one(replace(Check(do=Manual("sure?")), timeout=60.0)))
+    site.apply(site.goto_and_wait())
+    site.store.now += 10_000
+    site.apply(Pause(reason="lunch", by=AGENT))
+    assert site.due_in() == 50_000
+    assert site.reap() == []
+    assert (site.reasons, site.due_in()) == ({"before_transfer.0": "expired"}, None)
+    assert site.run.in_flight is not None
+    site.apply(Unpause(by=AGENT))
+    assert site.run.in_flight is None
+
+
+def test_the_lease_of_a_cancelled_run_is_looked_after() -> None:
+    """What is being executed may end; if its worker is lost, the reaper ends the run."""
+    site = Site(one_by_one(shell()))
+    site.apply(site.goto())
+    site.claim()
+    site.messages()
+    site.apply(CancelRun(reason="no use", by=AGENT))
+    assert site.due_in() == LEASE_MS
+    assert site.reap() == []
+    assert (site.run.status, site.due_in()) == ("cancelled", None)
+
+
+def test_a_restart_announces_checks_that_are_named_like_those_before() -> None:
+    """The ``in_hook`` of the initial node is owed anew, although the same one was owed and announced just before."""
+    runbook = Runbook(hash="h1", name="one", initial="a", nodes=(Node("a", in_hook=one_by_one(shell())),))
+    site = Site(runbook=runbook)
+    assert site.messages() == ["t1/in_hook.0"]
+    site.apply(Restart(runbook=runbook, place=PLACE, by=AGENT))
+    assert site.messages() == ["t2/in_hook.0"]

@@ -26,7 +26,20 @@ from statem_dist.history import (
     timestamp,
     visited_nodes,
 )
-from statem_dist.protocol.commands import Cancel, ClaimWork, Command, Goto, RecordOutcomes, Resume, Save, Start
+from statem_dist.protocol.commands import (
+    Cancel,
+    CancelRun,
+    ClaimWork,
+    Command,
+    Goto,
+    Pause,
+    RecordOutcomes,
+    Restart,
+    Resume,
+    Save,
+    Start,
+    Unpause,
+)
 from statem_dist.protocol.graph import Edge, Node, Retry, Runbook
 from statem_dist.protocol.model import Actor, Place, Run
 from statem_dist.protocol.outcome import Outcome
@@ -446,3 +459,90 @@ def test_following_a_finished_run_ends_at_once() -> None:
     looks = list(follow(site.store, cast(Watcher, Steps()), "r", Teller(site.run).tell, 0, 5))
     assert [entry["event"] for entry in looks[0]] == ["start", "in_hook", "goto"]
     assert len(looks) == 1
+
+
+# --- pauses, ends and new beginnings ------------------------------------------------------------------------------
+
+
+def steered() -> Site:
+    """Return a run that was paused between and inside of transitions, begun anew, and cancelled inside of one."""
+    site = Site()
+    site.apply(Pause(reason="lunch", by=AGENT))
+    site.apply(Unpause(by=AGENT))
+    site.apply(Goto(runbook=site.runbook, target="b", by=AGENT))
+    site.apply(Pause(reason="tea", by=AGENT))
+    site.apply(Unpause(by=AGENT))
+    site.apply(Restart(runbook=site.runbook, place=PLACE, by=AGENT))
+    site.apply(Goto(runbook=site.runbook, target="b", by=AGENT))
+    site.apply(Pause(reason="night", by=AGENT))
+    site.apply(CancelRun(reason="no use", by=AGENT, terminate=True))
+    return site
+
+
+def test_pauses_and_ends_are_told_with_who_and_why() -> None:
+    """What happened inside of a transition is told after it; the numbers rise, and forwards it is the same."""
+    site = steered()
+    assert site.told("event", "reason", "by", "terminated")[2:] == [
+        ("paused", "lunch", AGENT.id, None),
+        ("unpaused", None, AGENT.id, None),
+        ("goto_cancelled", "restarted", AGENT.id, None),
+        ("paused", "tea", AGENT.id, None),
+        ("unpaused", None, AGENT.id, None),
+        ("restart", None, AGENT.id, None),
+        ("start", None, None, None),
+        ("in_hook", "start", None, None),
+        ("goto_cancelled", "no use", AGENT.id, None),
+        ("paused", "night", AGENT.id, None),
+        ("run_cancelled", "no use", AGENT.id, True),
+    ]
+    numbers = [number for (number,) in site.told("number")]
+    assert numbers == sorted(numbers)
+    teller = Teller(site.run)
+    assert [entry for number, event in site.store.events("r") for entry in teller.tell(number, event)] == history(
+        site.store, site.run
+    )
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_pages_over_pauses_add_up_to_the_history(size: int) -> None:
+    """Each entry stands on one page, wherever a page ends."""
+    site = steered()
+    entries: list[dict[str, Any]] = []
+    while page := history(site.store, site.run, size, after=entries[-1]["number"] if entries else 0):
+        entries += page
+    assert entries == history(site.store, site.run)
+
+
+def test_a_pause_of_an_open_transition_is_told_with_it() -> None:
+    """Until the transition has settled, neither is told, backwards or forwards, and neither is covered."""
+    site = Site()
+    site.apply(Goto(runbook=site.runbook, target="b", by=AGENT))
+    opened = site.run.version
+    site.apply(Pause(reason="lunch", by=AGENT))
+    assert site.events() == ["start", "in_hook"]
+    assert history(site.store, site.run, after=opened - 1) == []
+    assert last_told(site.store, site.run) == opened - 1
+
+
+def test_a_transition_that_was_paused_is_found_as_it_was() -> None:
+    """Its claims and results are folded from its own events, whatever happened to the run meanwhile."""
+    gates = one_by_one(shell("x"), shell("y"))
+    site = Site(loop(Node("a", before_transfer=gates)))
+    site.apply(Goto(runbook=site.runbook, target="b", by=AGENT))
+    site.apply(ClaimWork(transition="t2", check="before_transfer.0", worker=WORKER))
+    site.apply(Pause(reason="lunch", by=AGENT))
+    site.apply(RecordOutcomes(transition="t2", token=1, worker=WORKER, outcomes=(PASSED,)))
+    site.apply(Unpause(by=AGENT))
+    site.apply(ClaimWork(transition="t2", check="before_transfer.1", worker=WORKER))
+    site.apply(RecordOutcomes(transition="t2", token=2, worker=WORKER, outcomes=(PASSED,)))
+    settled = site.run.transition
+    site.apply(Save(runbook=site.runbook, by=AGENT))
+    assert find_transition(site.store, site.run, "t2") == settled
+
+
+def test_a_node_of_a_new_beginning_was_visited() -> None:
+    """A restart enters a node, too."""
+    site = Site()
+    other = Runbook(hash="h2", name="other", initial="z", nodes=(Node("z"),))
+    site.apply(Restart(runbook=other, place=PLACE, by=AGENT))
+    assert visited_nodes(site.store, site.run) == {"a", "z"}

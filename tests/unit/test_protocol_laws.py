@@ -11,21 +11,34 @@ from msgspec.structs import replace
 from statem_dist.errors import Conflict, NotAuthorised, StatemError
 from statem_dist.protocol.commands import (
     Cancel,
+    CancelRun,
     ClaimWork,
     Command,
     Decide,
     ExpireClaim,
     ExpireDecision,
     Goto,
+    Pause,
     RecordOutcomes,
+    Restart,
     Resume,
     ReturnWork,
     Save,
     Start,
+    Unpause,
 )
 from statem_dist.protocol.decide import decide
-from statem_dist.protocol.events import CheckSettled, Event, RunRebound, TransitionOpened
-from statem_dist.protocol.evolve import replay
+from statem_dist.protocol.events import (
+    CheckSettled,
+    Event,
+    RunCancelled,
+    RunPaused,
+    RunRebound,
+    RunRestarted,
+    RunUnpaused,
+    TransitionOpened,
+)
+from statem_dist.protocol.evolve import evolve, replay
 from statem_dist.protocol.model import Actor, Claim, Run, Transition, Worker
 from statem_dist.protocol.outcome import Outcome
 from statem_dist.protocol.progress import CHECKS_QUEUE, REVIEWS_QUEUE, pending, waits_for_people
@@ -92,7 +105,9 @@ class World:
         events = decide(run, command, self.now)
         assert events == decide(run, command, self.now), "a decision depends on nothing but its arguments"
         if run.in_flight is None and events:
-            assert isinstance(events[0], TransitionOpened | RunRebound), "a settled run only moves by a new transition"
+            beginnings = TransitionOpened | RunRebound | RunRestarted
+            steerings = RunPaused | RunUnpaused | RunCancelled
+            assert isinstance(events[0], beginnings | steerings), "a settled run only moves by a new transition"
         self._fold(events)
         if events:
             self.spent.append(command)
@@ -101,7 +116,9 @@ class World:
     def act(self) -> None:
         """Send one random command that may be anything from right to absurd."""
         self.now += self.rng.choice((0, 1, 500, 5000))
-        if self.run.in_flight is None or self.rng.randint(0, 9) == 0:
+        if self.rng.randint(0, 7) == 0 or (self.run.held and self.rng.randint(0, 2) == 0):
+            self._steer()
+        elif self.run.in_flight is None or self.rng.randint(0, 9) == 0:
             self._open()
         else:
             self._work()
@@ -118,18 +135,23 @@ class World:
                 transition = self.run.in_flight
                 if transition is None or transition.claim(command.token) is None:
                     assert self.apply(command) == [], "late reports decide to nothing"
-            case Goto() | Resume() | Save() | Start():
+            case Goto() | Resume() | Save() | Start() | Restart():
                 if command.request_id == latest:
                     assert self.apply(command) == [], "the same request twice is one request"
             case Decide():
                 self._repeat_decision(command)
             case ExpireDecision():
                 assert self.apply(command) == [], "a wait expires once"
-            case ClaimWork() | Cancel():
+            case ClaimWork() | Cancel() | CancelRun() | Pause() | Unpause():
                 pass
 
     def settle_honestly(self) -> None:
-        """Execute what is owed until the open transition settles; assert that it does, in bounded steps."""
+        """Execute what is owed until the open transition settles; assert that it does, in bounded steps.
+
+        A paused run is let go on first.
+        """
+        if self.run.paused is not None:
+            assert self.apply(Unpause(by=AGENT))
         transition = self.run.in_flight
         steps_max = 1 + sum(1 + each.check.retry.maximum_attempts for each in transition.plan) if transition else 0
         for _ in range(steps_max):
@@ -159,6 +181,46 @@ class World:
         assert self.apply(ClaimWork(transition=batch.transition, check=batch.checks[0], worker=Worker("w", QUEUES)))
         assert self.run.transition is not None
         return self.run.transition.token
+
+    def report(self, claim: Claim) -> Command:
+        """Return the report of whoever holds a claim, on all that it holds."""
+        transition = self.run.in_flight
+        assert transition is not None
+        return self._report(transition, claim, claim.checks, worker=Worker(claim.worker, QUEUES))
+
+    def _steer(self) -> None:
+        """Pause, let go on, cancel, terminate or restart, whether that can be done or not."""
+        run = self.run
+        command: Command
+        match self.rng.randint(0, 9):
+            case 0 | 1 | 2 | 3:
+                command = Pause(reason="lunch", by=AGENT)
+                possible = not run.held and run.status != "finished"
+            case 4 | 5 | 6:
+                command = Unpause(by=AGENT)
+                possible = run.paused is not None
+            case 7 | 8:
+                command = CancelRun(reason="no use", by=AGENT, terminate=bool(self.rng.randint(0, 1)))
+                hastened = command.terminate and run.in_flight is not None
+                possible = run.status != "finished" and (run.ending is None or hastened)
+            case _:
+                command = Restart(
+                    runbook=self.rng.choice((self.runbook, self.edited)),
+                    place=replace(run.place, queue=self.rng.choice((None, "pinned"))),
+                    by=AGENT,
+                    confirmations=random_confirmations(self.rng),
+                    request_id=self._request_id(),
+                    worker=self._worker(),
+                )
+                possible = True
+        try:
+            events = self.apply(command)
+        except Conflict:
+            assert not possible
+            assert self.run.version == run.version
+        else:
+            assert possible
+            assert events, "nothing succeeds without a change"
 
     def _open(self) -> None:
         runbook = self.runbook if self.run.runbook == self.runbook.hash else self.edited
@@ -384,4 +446,40 @@ def test_honest_work_settles_any_transition(seed: int, nodes: int, commands: int
     for _ in range(commands):
         world.act()
     world.settle_honestly()
+    world.check_fold()
+
+
+@settings(max_examples=200)
+@given(seed=seeds, nodes=st.integers(1, NODES_MAX), commands=st.integers(0, COMMANDS_MAX))
+def test_a_pause_in_which_nothing_happens_changes_nothing(seed: int, nodes: int, commands: int) -> None:
+    """Paused and let go on, a run is what it was: the same work on offer, claimed and waited for."""
+    world = World(seed, nodes)
+    for _ in range(commands):
+        world.act()
+    run = world.run
+    if run.held or run.status == "finished":
+        return
+    after = run
+    for command in (Pause(reason="lunch", by=AGENT), Unpause(by=AGENT)):
+        for event in decide(after, command, world.now):
+            after = evolve(after, event)
+    assert replace(after, version=run.version, updated_at=run.updated_at) == run
+    assert pending(after) == pending(run)
+
+
+@settings(max_examples=200)
+@given(seed=seeds, nodes=st.integers(1, NODES_MAX), commands=st.integers(0, COMMANDS_MAX), terminate=st.booleans())
+def test_a_cancelled_run_comes_to_an_end(seed: int, nodes: int, commands: int, terminate: bool) -> None:
+    """From wherever a run is cancelled, it is at its end when what was being executed has ended, on the same node."""
+    world = World(seed, nodes)
+    for _ in range(commands):
+        world.act()
+    if world.run.ended or world.run.ending:
+        return
+    node, claims = world.run.node, world.run.in_flight.claims if world.run.in_flight else ()
+    world.apply(CancelRun(reason="no use", by=AGENT, terminate=terminate))
+    assert (world.run.status == "cancelled") == (terminate or not claims)
+    for claim in () if terminate else claims:
+        assert world.apply(world.report(claim))
+    assert (world.run.status, world.run.node) == ("cancelled", node)
     world.check_fold()

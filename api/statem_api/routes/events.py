@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
-from fastapi.sse import EventSourceResponse
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from starlette.responses import Response
@@ -18,7 +17,7 @@ from statem_api.callers import Caller, Calling
 from statem_api.feed import decode_position
 from statem_api.routes.runs import labels_of, reached
 from statem_api.service import Service, Serving
-from statem_api.streams import ENDED, feed_frames, run_frames, streamed
+from statem_api.streams import ENDED, EventStream, feed_frames, run_frames, streamed
 from statem_dist.deadline import Deadline
 from statem_dist.decisions import decisions_of
 from statem_dist.errors import Invalid
@@ -91,7 +90,7 @@ async def run_events(
 @router.get(
     "/events",
     responses=described() | {200: _STREAMS[200]},
-    response_class=EventSourceResponse,
+    response_class=EventStream,
     summary="The feed of all runs",
 )
 async def feed(
@@ -143,7 +142,7 @@ class RunAgentInput(Camel):
 @router.get(
     "/runs/{run_id}/agui",
     responses=described(404) | _STREAMS,
-    response_class=EventSourceResponse,
+    response_class=EventStream,
     summary="A run as AG-UI tells it",
 )
 async def run_agui(
@@ -167,7 +166,7 @@ async def run_agui(
 @router.post(
     "/agui/runs",
     responses=described(404) | {200: _STREAMS[200]},
-    response_class=EventSourceResponse,
+    response_class=EventStream,
     summary="An AG-UI execution",
 )
 async def run_agent(body: RunAgentInput, service: Serving, caller: Calling) -> Response:

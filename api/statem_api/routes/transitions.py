@@ -236,6 +236,59 @@ async def approvals(service: Serving, caller: Calling) -> Response:
     return answer({"items": items})
 
 
+# --- holding and ending ----------------------------------------------------------------------------------------------
+
+
+@router.post("/cancel", responses=described(404, 409, 412, of_200=shapes.Run), summary="Cancel a run", tags=["runs"])
+async def cancel_run(
+    run_id: bodies.RunId, body: bodies.Why, service: Serving, caller: Calling, asked: Asked
+) -> Response:
+    """End a run for good. What is being executed may end first; nothing more begins."""
+    caller.require("operator", "cancel runs")
+
+    def end() -> Run:
+        return service.engine.cancel_run(run_id, body.reason, caller.decider(), terms=asked)
+
+    return await changed(service, caller, run_id, asked, end)
+
+
+@router.post(
+    "/terminate", responses=described(404, 409, 412, of_200=shapes.Run), summary="Terminate a run", tags=["runs"]
+)
+async def terminate(
+    run_id: bodies.RunId, body: bodies.Why, service: Serving, caller: Calling, asked: Asked
+) -> Response:
+    """End a run for good and at once: what is being executed is killed."""
+    caller.require("operator", "terminate runs")
+
+    def end() -> Run:
+        return service.engine.cancel_run(run_id, body.reason, caller.decider(), terminate=True, terms=asked)
+
+    return await changed(service, caller, run_id, asked, end)
+
+
+@router.post("/pause", responses=described(404, 409, 412, of_200=shapes.Run), summary="Pause a run", tags=["runs"])
+async def pause(run_id: bodies.RunId, body: bodies.Why, service: Serving, caller: Calling, asked: Asked) -> Response:
+    """Hold a run where it is. What is being executed may end; nothing more begins until it is resumed."""
+    caller.require("operator", "pause runs")
+
+    def hold() -> Run:
+        return service.engine.pause(run_id, body.reason, caller.decider(), asked)
+
+    return await changed(service, caller, run_id, asked, hold)
+
+
+@router.post("/resume", responses=described(404, 409, 412, of_200=shapes.Run), summary="Resume a run", tags=["runs"])
+async def resume(run_id: bodies.RunId, service: Serving, caller: Calling, asked: Asked) -> Response:
+    """Let a paused run go on."""
+    caller.require("operator", "resume runs")
+
+    def let_go() -> Run:
+        return service.engine.unpause(run_id, caller.decider(), asked)
+
+    return await changed(service, caller, run_id, asked, let_go)
+
+
 # --- dynamic checks --------------------------------------------------------------------------------------------------
 
 
@@ -340,6 +393,24 @@ async def carried_out(
     return answer(data, 202 if settled.transition.open else 200, version=settled.run.version, headers=headers)
 
 
+async def changed(service: Service, caller: Caller, run_id: str, terms: Terms, change: Callable[[], Run]) -> Response:
+    """Change a run that the caller reaches, once per request, and answer with the run. See ``carried_out``."""
+
+    def act() -> tuple[dict[str, Any], int, bool]:
+        run, replayed = reached(service, caller, run_id), service.engine.was_carried_out(run_id, terms)
+        if not replayed:
+            try:
+                run = change()
+            except Conflict:
+                if not service.engine.was_carried_out(run_id, terms):
+                    raise
+                run, replayed = service.engine.run(run_id), True
+        return run_view(service, caller, run), run.version, replayed
+
+    data, version, replayed = await service.call(act)
+    return answer(data, version=version, headers={"Idempotent-Replayed": "true"} if replayed else {})
+
+
 def _names_checks(body: bodies.Confirming) -> bool:
     """Return whether the answers of a request name checks; then they are for the questions of one entry."""
     return isinstance(body.confirm, list) or bool(body.decline)
@@ -351,6 +422,3 @@ def _confirmations(service: Service, run: Run, body: bodies.Confirming, target: 
     named = body.confirm if isinstance(body.confirm, list) else []
     questions = service.engine.questions(run, target)
     return confirmations_of(questions, named, body.decline, everything=body.confirm is True)
-
-
-__all__ = ["inbox", "router", "run_view"]
