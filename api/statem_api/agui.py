@@ -314,6 +314,13 @@ async def narration(
             return
 
 
+def all_seen(service: Service, run_id: str, seen: tuple[int, int]) -> bool:
+    """Return whether a frame is the last one of all that there is to tell of a run so far."""
+    narrator, told = _told_until(service, run_id, seen[0])
+    latest = service.engine.run(run_id).version
+    return narrator.run is not None and narrator.run.version >= latest and seen[1] + 1 >= len(told)
+
+
 def _told_until(service: Service, run_id: str, number: int | None) -> tuple[Narrator, list[Frame]]:
     """Return who has told a run up to an event (None: all), and the frames of that event."""
     engine = service.engine

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import signal
 import socket
 import sys
 
@@ -58,6 +59,9 @@ def serve(options: ApiOptions, settings: Settings) -> int:
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=STOP_SECONDS,
     )
+    for stop in (signal.SIGTERM, signal.SIGINT):
+        # uvicorn raises the signal again when it has stopped; to be told to stop and to stop is success.
+        signal.signal(stop, lambda *_: None)
     uvicorn.Server(config).run(sockets=[listener])
     return 0
 

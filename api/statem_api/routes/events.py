@@ -158,7 +158,7 @@ async def run_agui(
                 "`Last-Event-ID` is none of this stream.", hint="Leave it out to begin with where it stands."
             )
         seen = (int(found[1]), int(found[2]))
-        if run.status in ENDED and seen[0] >= run.version:
+        if run.status in ENDED and await service.call(agui.all_seen, service, run_id, seen):
             return Response(status_code=204)
     return streamed(service, agui.narration(service, caller, run_id, seen))
 
@@ -209,6 +209,9 @@ def _resume(service: Service, caller: Caller, resume: Sequence[Resumption], run:
     if missing := sorted(open_.keys() - given.keys()):
         raise Invalid(f"Every open interrupt has to be answered at once; {missing[0]!r} is not.")
     for interrupt_id, each in given.items():
+        if interrupt_id in open_ and all(decision.id != interrupt_id for decision in decisions_of(run)):
+            # An answer before it has blocked the transition: nothing asks any more.
+            continue
         payload = each.payload or {}
         approved = payload.get("approved", False if each.status == "cancelled" else None)
         if not isinstance(approved, bool):
