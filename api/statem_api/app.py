@@ -6,13 +6,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
 from statem_api import problems, shapes
 from statem_api.envelope import Envelope
 from statem_api.options import ApiOptions
+from statem_api.queries import refuse_unknown
 from statem_api.routes import events, health, runbooks, runs, tokens, transitions
 from statem_api.service import Service
 from statem_dist import __version__
@@ -67,7 +68,7 @@ def make_app(options: ApiOptions, settings: Settings) -> FastAPI:
         tokens.router,
         health.router,
     ):
-        app.include_router(router)
+        app.include_router(router, dependencies=[Depends(refuse_unknown)])
     app.openapi = lambda: openapi(app)  # type: ignore[method-assign]
     return app
 

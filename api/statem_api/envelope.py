@@ -9,6 +9,7 @@ import time
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from statem_api.problems import KINDS, problem
@@ -73,6 +74,7 @@ class Envelope:
             else:
                 await self._app(scope, body.receive, answered)
         except _BodyTooLarge:
+            # Nobody in between has answered it.
             await self._too_large(scope, receive, answered, request_id)
 
     async def _too_large(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
@@ -117,8 +119,11 @@ class Envelope:
         )
 
 
-class _BodyTooLarge(Exception):
-    """More came than is accepted."""
+class _BodyTooLarge(HTTPException):
+    """More came than is accepted. This kind is let through by whoever reads a body in between."""
+
+    def __init__(self) -> None:
+        super().__init__(413, headers={"Connection": "close"})
 
 
 class _LimitedBody:

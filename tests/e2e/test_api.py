@@ -469,6 +469,7 @@ def test_problems_have_one_shape(desk: Desk) -> None:
         ("POST", "/v1/runs", 422, "invalid", {"json": {"text": TWO, "lable": {}}}),
         ("POST", "/v1/runs", 422, "invalid", {"json": {}}),
         ("GET", "/v1/runs?limit=0", 422, "invalid", {}),
+        ("GET", "/v1/runs?lable=a=b", 422, "invalid", {}),
         ("POST", "/v1/runs", 422, "invalid", {"json": {"text": TWO, "run_id": "../x"}}),
     ]
     for method, path, status, code, options in cases:
@@ -480,6 +481,7 @@ def test_problems_have_one_shape(desk: Desk) -> None:
         assert desk.admin.ask("GET", told["type"], expect=200).text.startswith(code)
     misspelt = desk.admin.post("/v1/runs", {"text": TWO, "lable": {}}, expect=422)
     assert [each["pointer"] for each in misspelt["errors"]] == ["/lable"]
+    assert desk.admin.get("/v1/runs?lable=a=b", expect=422)["hint"] == "Did you mean 'label'?"
 
 
 def test_a_request_keeps_the_id_of_its_caller(desk: Desk) -> None:

@@ -174,7 +174,10 @@ async def run_agent(body: RunAgentInput, service: Serving, caller: Calling) -> R
 
     `resume` answers every open interrupt at once; `forwardedProps.goto` attempts a transition.
     """
-    caller.require("operator" if body.resume else "agent", "answer interrupts" if body.resume else "move runs")
+    if body.resume is None:
+        caller.require("agent", "move runs")
+    else:
+        caller.require("operator", "answer interrupts")
     await service.call(reached, service, caller, body.thread_id)
     return streamed(
         service,
