@@ -222,14 +222,16 @@ def test_the_active_run_stays_when_another_cannot_be_resumed(site: Site) -> None
 
 
 def test_text_says_what_has_become_of_a_run(site: Site) -> None:
-    """Without ``--json`` each command says where the run stands, and who holds or ended it."""
+    """Each command says where the run stands, and who holds or ended it; so does the prompt for an agent."""
     site.start(ASKING)
     assert site.run("pause", "--run-id", "r", "--reason", "lunch", "--agent-id", "boss").stdout.splitlines() == [
         "Run: r on a  [paused]",
         "Paused by boss: lunch",
     ]
     assert "Paused by boss: lunch" in site.run("cur", "--run-id", "r").stdout.splitlines()
+    assert "\nIt is paused by boss (lunch): wait until" in site.run("prompt", "--run-id", "r").stdout
     assert site.run("resume", "--run-id", "r").stdout == "Run: r on a  [active]\n"
     said = site.run("cancel", "--run", "--run-id", "r", "--agent-id", "boss")
     assert said.stdout.splitlines() == ["Run: r on a  [cancelled]", "Cancelled by boss"]
+    assert "\nIt was cancelled by boss: do not go on with it." in site.run("prompt", "--run-id", "r").stdout
     assert [run["run_id"] for run in site.json("runs", "--status", "cancelled")["runs"]] == ["r"]
