@@ -648,7 +648,8 @@ class Engine:
             if settled.run.paused is None or not settled.transition.open:
                 return settled
             with self.watcher.watch(run_id) as watch:
-                return self._wait(settled.run, follower, watch, deadline, on_waiting)
+                # Read again: what happened before the watch began was announced to nobody here.
+                return self._wait(self.run(run_id), follower, watch, deadline, on_waiting)
         if inline is None and deadline.passed:
             applied = self._coordinator.apply(run_id, command, seen, terms)
             return self._follower(applied, on_event, terms).look(applied.run)

@@ -53,12 +53,13 @@ def resume_prompt(run: Run, runbook: Runbook, address: Address) -> str:
     """Return the prompt for an agent that knows nothing: which run this is, and how to go on with it."""
     exits = ", ".join(edge.target for edge in runbook.exits(run.node)) or "none; this node is an end"
     node = runbook.node(run.node)
+    held = f"\n{_held(run)}\n" if run.held else ""
     task = node.prompt.rstrip() if node is not None and node.prompt else "(this node has no prompt)"
     return f"""\
 You are working under the runbook {run.runbook_name!r} ({run.place.spec}), run {run.id}.
 The run stands on node {run.node!r} (entry {run.entry_id}). Its state is kept in
 {address.place()}, not in this conversation.
-
+{held}
 What this node asks for:
 {task}
 
@@ -73,6 +74,16 @@ Move only along the edges of the runbook, and only with:
   {address.call("goto TARGET")}
 A blocked goto names every check that did not pass. Mend the cause and try again; do not work around it.
 """
+
+
+def _held(run: Run) -> str:
+    """Return why nothing is to be done on a run that is paused or was cancelled, and what to wait for."""
+    if run.paused is not None:
+        because = f" ({run.paused.reason})" if run.paused.reason else ""
+        return f"It is paused by {run.paused.by.id or 'somebody'}{because}: wait until somebody lets it go on."
+    assert run.ending is not None
+    because = f" ({run.ending.reason})" if run.ending.reason else ""
+    return f"It was cancelled by {run.ending.by.id or 'somebody'}{because}: do not go on with it."
 
 
 def compact_prompt(run: Run, address: Address) -> str:

@@ -12,6 +12,9 @@ from statem_dist.protocol.events import (
     CheckSettled,
     DecisionRequested,
     Event,
+    RunCancelled,
+    RunPaused,
+    RunUnpaused,
     TransitionOpened,
     WorkClaimed,
     WorkLost,
@@ -41,11 +44,22 @@ class Ticker:
                 self._print(f"  ↻ {event.check}: {event.outcome.reason}, next try follows (was try {event.tries})")
             case WorkLost():
                 self._print("  ! the worker was lost; another one takes over")
+            case RunPaused():
+                self._print(f"  ‖ the run is paused by {event.by.id}{_because(event.reason)}")
+            case RunUnpaused():
+                self._print(f"  ▸ {event.by.id} lets the run go on")
+            case RunCancelled():
+                how = "terminated" if event.terminated else "cancelled"
+                self._print(f"  ■ the run is {how} by {event.by.id}{_because(event.reason)}")
             case _:
                 pass
 
     def _print(self, line: str) -> None:
         print(printable(line), file=sys.stderr, flush=True)
+
+
+def _because(reason: str) -> str:
+    return f": {reason}" if reason else ""
 
 
 def say_waiting(reason: str) -> None:

@@ -41,9 +41,9 @@ def begun(site: Site, runbook: str, *, with_worker: bool) -> tuple[Program, Prog
     return caller, worker
 
 
-def raw(site: Site) -> list[str]:
-    """Return the kinds of the events of the run."""
-    return [event["event"] for event in site.json("history", "--raw", "--run-id", "r")["events"]]
+def raw(site: Site, run_id: str = "r") -> list[str]:
+    """Return the kinds of the events of a run."""
+    return [event["event"] for event in site.json("history", "--raw", "--run-id", run_id)["events"]]
 
 
 def glance(site: Site) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def test_a_cancelled_run_lets_the_running_check_end(site: Site, with_worker: boo
 def test_a_terminated_run_ends_the_running_command(site: Site, with_worker: bool, first_gently: bool) -> None:
     """The command and its child are gone, the caller is told, and there is nothing left to end."""
     caller, worker = begun(site, HANGS, with_worker=with_worker)
-    assert site.processes("sleep\x00613")
+    eventually(lambda: site.processes("sleep\x00613"), "the command sleeps")
     if first_gently:
         site.json("cancel", "--run", "--run-id", "r")
         assert site.json("cancel", "--run", "--run-id", "r", expect=5)["code"] == "run_cancelled"
@@ -195,6 +195,13 @@ def test_a_run_begins_anew_under_its_id(site: Site, with_worker: bool) -> None:
     nothing_is_wrong(worker)
 
 
+@pytest.mark.parametrize("way", ["resume", "fail", "restart"])
+def test_a_run_that_does_not_exist_is_created_in_any_case(site: Site, way: str) -> None:
+    """What to do with one that exists is another question."""
+    assert site.start(ASKING, "new", "--on-existing", way)["current"] == "a"
+    assert raw(site, "new") == ["run_created", "transition_opened", "transition_settled"]
+
+
 def test_following_ends_with_a_cancelled_run(site: Site) -> None:
     """``history --follow`` tells the end and ends itself."""
     site.start(ASKING)
@@ -215,14 +222,16 @@ def test_the_active_run_stays_when_another_cannot_be_resumed(site: Site) -> None
 
 
 def test_text_says_what_has_become_of_a_run(site: Site) -> None:
-    """Without ``--json`` each command says where the run stands, and who holds or ended it."""
+    """Each command says where the run stands, and who holds or ended it; so does the prompt for an agent."""
     site.start(ASKING)
     assert site.run("pause", "--run-id", "r", "--reason", "lunch", "--agent-id", "boss").stdout.splitlines() == [
         "Run: r on a  [paused]",
         "Paused by boss: lunch",
     ]
     assert "Paused by boss: lunch" in site.run("cur", "--run-id", "r").stdout.splitlines()
+    assert "\nIt is paused by boss (lunch): wait until" in site.run("prompt", "--run-id", "r").stdout
     assert site.run("resume", "--run-id", "r").stdout == "Run: r on a  [active]\n"
     said = site.run("cancel", "--run", "--run-id", "r", "--agent-id", "boss")
     assert said.stdout.splitlines() == ["Run: r on a  [cancelled]", "Cancelled by boss"]
+    assert "\nIt was cancelled by boss: do not go on with it." in site.run("prompt", "--run-id", "r").stdout
     assert [run["run_id"] for run in site.json("runs", "--status", "cancelled")["runs"]] == ["r"]

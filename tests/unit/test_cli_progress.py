@@ -8,8 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from statem_dist.cli.progress import Ticker, ask_questions, say_finishing
+from statem_dist.protocol.commands import CancelRun, Pause, Unpause
 from statem_dist.protocol.graph import Node
-from statem_dist.protocol.model import Confirmations
+from statem_dist.protocol.model import Actor, Confirmations
 from statem_dist.questions import Question
 from tests.support.builders import FAILED, Desk, loop, one_by_one, shell
 
@@ -76,3 +77,24 @@ def test_what_is_finished_first_is_named(capsys: pytest.CaptureFixture[str]) -> 
     )
     say_finishing("r", replace(desk.transition, entered=True))
     assert capsys.readouterr().err == "Finishing transition t2 (a -> b) that was left\n"
+
+
+def test_whoever_watches_sees_who_holds_and_ends_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """A pause, its end and the end of the run are told with who did it, and why if that is known."""
+    desk = Desk(loop(Node("a", before_transfer=one_by_one(shell()))))
+    desk.goto()
+    boss = Actor("boss")
+    for command in (Pause("lunch", boss), Unpause(boss), CancelRun("", boss), CancelRun("slow", boss, terminate=True)):
+        if isinstance(command, CancelRun) and not command.terminate:
+            desk.claim()
+        desk.apply(command)
+    ticker = Ticker()
+    for number, event in enumerate(desk.events, start=1):
+        ticker(number, event)
+    assert capsys.readouterr().err.splitlines() == [
+        "  ‖ the run is paused by boss: lunch",
+        "  ▸ boss lets the run go on",
+        "  · 1 check begun by worker-1",
+        "  ■ the run is cancelled by boss",
+        "  ■ the run is terminated by boss: slow",
+    ]

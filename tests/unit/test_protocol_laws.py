@@ -116,7 +116,7 @@ class World:
     def act(self) -> None:
         """Send one random command that may be anything from right to absurd."""
         self.now += self.rng.choice((0, 1, 500, 5000))
-        if self.rng.randint(0, 7) == 0 or (self.run.held and self.rng.randint(0, 2) == 0):
+        if self.rng.randint(0, 24) == 0 or (self.run.held and self.rng.randint(0, 1) == 0):
             self._steer()
         elif self.run.in_flight is None or self.rng.randint(0, 9) == 0:
             self._open()
@@ -193,13 +193,13 @@ class World:
         run = self.run
         command: Command
         match self.rng.randint(0, 9):
-            case 0 | 1 | 2 | 3:
+            case 0 | 1 | 2:
                 command = Pause(reason="lunch", by=AGENT)
                 possible = not run.held and run.status != "finished"
-            case 4 | 5 | 6:
+            case 3 | 4 | 5 | 6 | 7:
                 command = Unpause(by=AGENT)
                 possible = run.paused is not None
-            case 7 | 8:
+            case 8:
                 command = CancelRun(reason="no use", by=AGENT, terminate=bool(self.rng.randint(0, 1)))
                 hastened = command.terminate and run.in_flight is not None
                 possible = run.status != "finished" and (run.ending is None or hastened)

@@ -342,10 +342,11 @@ def test_what_failed_on_a_cancelled_run_is_not_tried_again() -> None:
 
 def test_siblings_that_are_being_executed_may_all_end() -> None:
     """The transition settles with the last of them."""
-    desk = Desk(loop(Node("a", before_transfer=((shell("x"), shell("y"), SURE),))))
+    desk = Desk(loop(Node("a", before_transfer=((shell("x"), shell("y"), shell("z"), SURE),))))
     desk.apply(Goto(runbook=desk.runbook, target="b", by=AGENT))
     first, second = desk.claim("before_transfer.0"), desk.claim("before_transfer.1")
     cancel_run(desk)
+    assert desk.offered == [], "the third one is not begun any more"
     desk.record(first, PASSED)
     assert desk.transition.open
     desk.apply(ReturnWork(transition=desk.transition.id, token=second))
@@ -358,6 +359,16 @@ def test_a_lost_worker_does_not_keep_a_cancelled_run_open() -> None:
     cancel_run(desk)
     desk.apply(ExpireClaim(transition=desk.transition.id, token=desk.transition.token))
     assert (desk.transition.outcome, desk.run.status) == ("cancelled", "cancelled")
+
+
+def test_a_cancelled_run_that_is_still_busy_asks_nobody_any_more() -> None:
+    """In an effect a question stands beside a command: the command may end, the question is gone at once."""
+    desk = Desk(loop(Node("a", out_hook=((shell("x"), SURE),))))
+    desk.apply(Goto(runbook=desk.runbook, target="b", by=AGENT, on_manual="wait"))
+    desk.claim("out_hook.0")
+    assert desk.run.status == "waiting"
+    cancel_run(desk)
+    assert (desk.transition.awaiting, desk.run.status) == ({}, "moving")
 
 
 def test_a_cancelled_run_asks_nobody_any_more() -> None:
