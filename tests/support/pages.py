@@ -7,15 +7,18 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 
-def page(url: str, credentials: str = "", *, data: bytes | None = None) -> tuple[int, str]:
+def page(url: str, credentials: str = "", *, token: str = "", data: bytes | None = None) -> tuple[int, str]:
     """Return the status and the text of a page; status 0 where nobody answers.
 
     Args:
         url: its address.
         credentials: ``user:password``, or an empty text to give none.
+        token: a token to give in their place.
         data: what to send by POST.
     """
     headers = {"Authorization": f"Basic {b64encode(credentials.encode()).decode()}"} if credentials else {}
+    if token:
+        headers = {"Authorization": f"Bearer {token}"}
     try:
         with urlopen(Request(url, data=data, headers=headers), timeout=10) as answer:
             return answer.status, answer.read().decode()
