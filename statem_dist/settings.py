@@ -50,6 +50,9 @@ class Settings(Struct, frozen=True):
     reviewer_command: str | None = None
     """``STATEM_LLM_REVIEW_CMD``: the host's reviewer for ``llm_review`` checks without a command of their own."""
 
+    flower_basic_auth: str | None = None
+    """``STATEM_FLOWER_BASIC_AUTH``: the user name and password that Flower asks for, as ``user:password``."""
+
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], *, state_dir: str | None = None) -> Settings:
         """Read the settings from environment variables.
@@ -70,6 +73,7 @@ class Settings(Struct, frozen=True):
             patience_seconds=_seconds(environ, "STATEM_PATIENCE_SECONDS", 5.0),
             idle_stop_seconds=_seconds(environ, "STATEM_IDLE_STOP_SECONDS", 900.0),
             reviewer_command=environ.get("STATEM_LLM_REVIEW_CMD") or None,
+            flower_basic_auth=environ.get("STATEM_FLOWER_BASIC_AUTH") or None,
         )
 
     @property

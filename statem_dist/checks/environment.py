@@ -19,6 +19,7 @@ SECRET_NAMES = frozenset(
         "STATEM_BROKER_URL",  # Whoever has it can make workers run anything.
         "STATEM_TOKEN",  # Speaks for the caller at the REST service.
         "STATEM_TOKENS",
+        "STATEM_FLOWER_BASIC_AUTH",
         "CELERY_BROKER_URL",  # Celery reads these two by itself, so a worker may have been given them.
         "CELERY_RESULT_BACKEND",
     }

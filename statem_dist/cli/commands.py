@@ -44,6 +44,7 @@ COMMANDS: dict[str, str] = {
     "down": "services:down",
     "worker": "services:worker",
     "api": "services:api",
+    "flower": "services:flower",
     "doctor": "services:doctor",
 }
 """Module and function of each command, in the order in which the help lists them."""

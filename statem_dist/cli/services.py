@@ -1,4 +1,4 @@
-"""Commands that run things: ``up``, ``down``, ``worker``, ``doctor``."""
+"""Commands that run things: ``up``, ``down``, ``worker``, ``api``, ``flower``, ``doctor``."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 STOP_SECONDS = 10.0
 """How long the worker of ``up`` may take to end beyond the grace of its checks."""
+
+FLOWER_PORT = 5555
+"""Flower's own default."""
 
 QueuesOption = Annotated[str, Option("--queues", "-Q", metavar="NAMES", help="Queues to serve, separated by commas.")]
 ConcurrencyOption = Annotated[
@@ -92,6 +95,20 @@ def api(
     os.execve(sys.executable, arguments, service_environ(os.environ, settings, store_url(settings)))
 
 
+def flower(
+    address: Annotated[str, Option("--address", metavar="ADDRESS", help="Where it listens.")] = "127.0.0.1",
+    port: Annotated[int, Option("--port", metavar="PORT", min=0, max=65535, help="0 takes a free one.")] = FLOWER_PORT,
+    state_dir: StateDirOption = None,
+) -> None:
+    """Run Flower, the dashboard of Celery, in the foreground; workers show it what they do with --events.
+
+    Example: statem-dist flower --port 5555
+    """
+    settings = Settings.from_environment(os.environ, state_dir=state_dir)
+    arguments = flower_arguments(address, port)
+    os.execve(sys.executable, arguments, service_environ(os.environ, settings, store_url(settings)))
+
+
 def up(
     queues: QueuesOption = "checks,llm",
     concurrency: ConcurrencyOption = None,
@@ -102,6 +119,10 @@ def up(
         Option("--port", metavar="N", min=0, max=65535, help="Of the REST API (default: 8080, or a free one)."),
     ] = None,
     with_api: Annotated[bool, Option("--api/--no-api", help="Serve the REST API, on this host alone.")] = True,
+    with_flower: Annotated[bool, Option("--flower", help="Run Flower as well, on 127.0.0.1.")] = False,
+    flower_port: Annotated[
+        int, Option("--flower-port", metavar="PORT", min=0, max=65535, help="Where Flower listens.")
+    ] = FLOWER_PORT,
     state_dir: StateDirOption = None,
 ) -> int:
     """Run the embedded Redis, a worker and the REST API in the foreground, until Ctrl-C.
@@ -118,7 +139,7 @@ def up(
         pool="threads",
         pass_env=pass_env,
         grace=grace,
-        events=False,
+        events=with_flower,
         log_level="INFO",
     )
     # A request is told by its caller; what went wrong is told here.
@@ -130,6 +151,7 @@ def up(
         workspaces=None,
         log_level="WARNING",
     )
+    dashboard = flower_arguments("127.0.0.1", flower_port) if with_flower else None
 
     def serve(redis_url: str, *before: Service) -> int:
         print("Submit from another terminal, for example: statem-dist start runbook.yaml", flush=True)
@@ -138,6 +160,8 @@ def up(
         if with_api:
             keep_local_token(settings, redis_url)
             services.append(Service(name="api", argv=api_here, env=environ))
+        if dashboard is not None:
+            services.append(Service(name="flower", argv=dashboard, env=environ))
         return run_foreground(services, out=sys.stdout, grace_seconds=grace + STOP_SECONDS)
 
     if settings.redis_url is not None:
@@ -293,6 +317,23 @@ def usable_log_level(given: str) -> str:
     return given.upper()
 
 
+def flower_arguments(address: str, port: int) -> list[str]:
+    """Return the command line of a Flower process.
+
+    Raises:
+        Unavailable: Flower is not installed.
+    """
+    import json
+    from importlib.util import find_spec
+
+    from statem_dist.errors import Unavailable
+
+    if find_spec("flower") is None:
+        raise Unavailable("Flower is not installed.", hint="Install it: pip install 'statem-dist[flower]'")
+    # A folder named "flower" where the command is called must not be taken for the package (-P).
+    return [sys.executable, "-P", "-m", "statem_workers.flower", json.dumps({"address": address, "port": port})]
+
+
 def service_environ(environ: Mapping[str, str], settings: Settings, redis_url: str) -> dict[str, str]:
-    """Return the environment of a process that serves; the URL of the store is there, where ``ps`` does not show it."""
+    """Return the environment of a service's process; the URL of the store goes here, where ``ps`` does not show it."""
     return {**environ, "STATEM_STATE_DIR": str(settings.state_dir), "STATEM_REDIS_URL": redis_url}

@@ -186,7 +186,13 @@ class Site:
 
     def begin(self, *words: str, **settings: str) -> Program:
         """Start a command and leave it running."""
-        return self._program([*COMMAND, *words], f"command-{len(self._programs)}", settings)
+        return self.launch([*COMMAND, *words], f"command-{len(self._programs)}", {**self.environment, **settings})
+
+    def launch(self, argv: Sequence[str], name: str, environment: Mapping[str, str]) -> Program:
+        """Start any program with this environment and no other, and leave it running."""
+        program = Program(argv, self.folder, environment, name)
+        self._programs.append(program)
+        return program
 
     def worker(self, *words: str, **settings: str) -> Program:
         """Start a worker and wait until it takes work."""
@@ -249,11 +255,6 @@ class Site:
             shutil.rmtree(self.folder, ignore_errors=True)
             if short_dir is not None:
                 shutil.rmtree(short_dir, ignore_errors=True)
-
-    def _program(self, argv: Sequence[str], name: str, settings: Mapping[str, str]) -> Program:
-        program = Program(argv, self.folder, {**self.environment, **settings}, name)
-        self._programs.append(program)
-        return program
 
 
 def eventually(condition: Callable[[], Found], what: str, explain: Callable[[], object] | None = None) -> Found:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +16,8 @@ import pytest
 from statem_dist.embedded import server
 from statem_dist.embedded.binary import find_server
 from statem_dist.errors import Unavailable
+from statem_dist.store.client import client_for
+from statem_dist.store.redis_store import RedisStore
 
 
 class RealServer:
@@ -70,3 +74,28 @@ def real_server() -> Iterator[RealServer]:
             yield running
         finally:
             running.stop()
+
+
+@contextmanager
+def tcp_server(password: str) -> Iterator[str]:
+    """Run a server on a port of this host that asks for a password, and give its URL, which holds the password."""
+    port = free_port()
+    with tempfile.TemporaryDirectory(prefix="statem-test-") as folder:
+        argv = [str(find_server().path), "-", "--port", str(port), "--bind", "127.0.0.1", "--dir", folder]
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+            try:
+                assert process.stdin is not None
+                process.stdin.write(f"requirepass {password}\nappendonly yes\nsave ''\n".encode())
+                process.stdin.close()
+                url = f"redis://:{password}@127.0.0.1:{port}/0"
+                RedisStore(client_for(url), patience_seconds=30.0).clock()
+                yield url
+            finally:
+                process.terminate()
+
+
+def free_port() -> int:
+    """Return a port of this host on which nobody listens now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -8,10 +8,14 @@ costs is a few seconds, until the reaper sends another.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from celery import Celery
 from kombu import Queue
+
+from statem_dist.publish import broker_unavailable
+from statem_dist.settings import Settings
 
 CONNECT_TIMEOUT_SECONDS = 5.0
 
@@ -63,3 +67,16 @@ def broker_url_for(redis_url: str) -> str:
         return redis_url
     query = urlencode([("virtual_host" if name == "db" else name, value) for name, value in parse_qsl(parts.query)])
     return f"redis+socket://{parts.path}" + (f"?{query}" if query else "")
+
+
+def require_broker(app: Any, settings: Settings) -> None:
+    """Fail at once, with the reason, where Celery would try for ever.
+
+    Raises:
+        Unavailable: the broker cannot be reached.
+    """
+    try:
+        with app.connection_for_read() as connection:
+            connection.ensure_connection(max_retries=1, interval_start=0.2, timeout=settings.patience_seconds)
+    except Exception as error:
+        raise broker_unavailable(app.conf.broker_url, error) from error

@@ -17,13 +17,12 @@ from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
 from statem_dist import __version__
 from statem_dist.errors import Unavailable, Usage
 from statem_dist.identity import this_process
-from statem_dist.publish import broker_unavailable
 from statem_dist.reaper import Reaper
 from statem_dist.roster import ANNOUNCE_SECONDS, Roster, WorkerCard
 from statem_dist.settings import Settings
 from statem_dist.store.client import client_for
 from statem_dist.store.redis_store import RedisStore
-from statem_workers.app import broker_url_for, make_app
+from statem_workers.app import broker_url_for, make_app, require_broker
 from statem_workers.intake import BoundedIntake, handed_back
 from statem_workers.runtime import WorkerOptions, configure, runtime, store_url
 
@@ -62,7 +61,8 @@ def run_worker(options: WorkerOptions, settings: Settings) -> int:
     # Celery warns root because of pickled tasks; this application accepts JSON alone.
     warnings.simplefilter("ignore", SecurityWarning)
     app = make_app(settings.broker_url or broker_url_for(store_url(settings)), options.queues, events=options.events)
-    _require_reachable(app, settings)
+    RedisStore(client_for(store_url(settings)), patience_seconds=settings.patience_seconds).clock()
+    require_broker(app, settings)
     app.steps["consumer"].add(BoundedIntake)
     configure(options, settings)
     presence = Presence(options, settings)
@@ -156,13 +156,3 @@ class Presence:
 def _children(worker: Any) -> list[int]:
     """Return the pids of the children of a prefork pool; other pools have none."""
     return list(worker.pool.info.get("processes", ()))
-
-
-def _require_reachable(app: Any, settings: Settings) -> None:
-    """Fail at once, with the reason, where Celery would try for ever."""
-    RedisStore(client_for(store_url(settings)), patience_seconds=settings.patience_seconds).clock()
-    try:
-        with app.connection_for_read() as connection:
-            connection.ensure_connection(max_retries=1, interval_start=0.2, timeout=settings.patience_seconds)
-    except Exception as error:
-        raise broker_unavailable(app.conf.broker_url, error) from error
