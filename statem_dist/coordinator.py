@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -16,7 +17,7 @@ from statem_dist.dispatch import Dispatcher
 from statem_dist.errors import Conflict, NotFound, StaleVersion
 from statem_dist.protocol.commands import Command, ExpireClaim, ExpireDecision, Import, RecordOutcomes, Start
 from statem_dist.protocol.decide import decide
-from statem_dist.protocol.events import Event
+from statem_dist.protocol.events import Event, RunCreated, RunImported
 from statem_dist.protocol.evolve import evolve
 from statem_dist.protocol.model import Run
 from statem_dist.protocol.progress import Batch, pending
@@ -119,6 +120,23 @@ class Coordinator:
             hint="Try again; nothing was written.",
             details={"run_id": run_id},
         )
+
+    def adopt(self, events: Sequence[Event]) -> Run:
+        """Take over a run as the events make it that it had elsewhere; return it.
+
+        Raises:
+            Conflict: there is a run of that id already.
+        """
+        applied = self._commit(None, list(events), _operation(), self.store.clock())
+        if applied is None:
+            first = events[0]
+            assert isinstance(first, RunCreated | RunImported), "a run begins with its creation"
+            raise Conflict(
+                f"Run {first.run_id!r} exists already.",
+                hint="It cannot be taken over a second time.",
+                details={"run_id": first.run_id},
+            )
+        return applied.run
 
     def record(self, run: Run, command: RecordOutcomes) -> Applied:
         """Record outcomes on a run that the caller has written last; it is read again only after a lost race."""

@@ -57,6 +57,7 @@ from statem_dist.store.watch import Watch, Watcher
 if TYPE_CHECKING:
     from statem_dist.inline import InlineWorker
     from statem_dist.runbook import Parsed
+    from statem_dist.transfer import Parcel
 
 RUN_ID_LENGTH_MAX = 200
 """Characters of a run id; it becomes part of keys, file names and environment variables."""
@@ -502,6 +503,16 @@ class Engine:
             )
         return Settled(run=run, transition=transition)
 
+    def adopt(self, parcel: Parcel) -> Run:
+        """Take over a run from a file, with the runbooks that it has followed; return it.
+
+        Raises:
+            Conflict: there is a run of that id already.
+        """
+        for stored in parcel.runbooks:
+            self.store.save_runbook(stored)
+        return self._coordinator.adopt(parcel.events)
+
     def decisions(
         self, limit: int, on_unreadable: OnUnreadable, labels: Mapping[str, str] | None = None
     ) -> list[Decision]:
@@ -560,8 +571,14 @@ class Engine:
                 return f"{batch.checks[0]} is tried again in {wait / 1000:.1f} s"
             if not self.roster.serves(batch.queue):
                 return self._help_reason(batch.queue)
-            return f"{batch.checks[0]} waits for a free slot in the queue {batch.queue!r}"
+            return f"{batch.checks[0]} waits for a free slot in the queue {batch.queue!r}{self._ahead(batch.queue)}"
         return "its last result is being recorded"
+
+    def _ahead(self, queue: str) -> str:
+        """Return how much waits in a queue, in parentheses; empty where the broker is not the store's Redis."""
+        if self.settings.broker_url is not None:
+            return ""
+        return f" (messages waiting there: {int(self.store.call('LLEN', queue))})"
 
     def _claim_reason(self, run_id: str) -> str:
         """Return who executes a run's first claimed check, or that nobody does any more; empty if none is claimed."""

@@ -563,3 +563,39 @@ def test_up_serves_with_a_token_of_its_own(site: Site) -> None:
     assert caller.post(f"/v1/runs/r/goto{WAIT}", {"target": "b"})["current"] == "b"
     up.terminate()
     assert up.wait().exit_code == 0
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_taken_over_by_another_store(desk: Desk, site: Site) -> None:
+    """Exported and imported, it is the same run, and it goes on there; a second time, it is there already."""
+    run_id, _ = desk.start(TWO, labels={"team": "a"}, vars={"KEY": "hunter2"})
+    for target in ("b", "a", "b"):
+        desk.admin.post(f"/v1/runs/{run_id}/goto{WAIT}", {"target": target})
+    file = desk.admin.ask("GET", f"/v1/runs/{run_id}/export", expect=200).content
+    assert b"hunter2" not in file
+    other = serve(site).caller()
+    taken = other.ask("POST", "/v1/runs/import", expect=201, content=file).json()
+    ours = desk.admin.get(f"/v1/runs/{run_id}")
+    for name in ("run_id", "version", "status", "current", "current_entry_id", "labels", "created_at", "prompt"):
+        assert taken[name] == ours[name]
+    assert other.get(f"/v1/runs/{run_id}/document") == desk.admin.get(f"/v1/runs/{run_id}/document")
+    assert other.get(f"/v1/runs/{run_id}/events")["items"] == desk.admin.get(f"/v1/runs/{run_id}/events")["items"]
+    assert [each["run_id"] for each in other.get("/v1/runs?label=team=a")["items"]] == [run_id]
+    other.ask("POST", "/v1/runs/import", expect=409, content=file)
+    assert other.post(f"/v1/runs/{run_id}/goto", {"target": "a"})["current"] == "a"
+
+
+def test_a_file_that_was_changed_is_refused(desk: Desk) -> None:
+    """Cut off after any line, or changed in any: refused with the line, and nothing is made."""
+    run_id, _ = desk.start(TWO)
+    file = desk.admin.ask("GET", f"/v1/runs/{run_id}/export", expect=200).content.replace(
+        run_id.encode(), b"tampered-with"
+    )
+    whole = file.splitlines(keepends=True)
+    files = [file, b"", b"{}", *(b"".join(whole[:cut]) for cut in range(1, len(whole)))]
+    for broken in files:
+        told = desk.admin.ask("POST", "/v1/runs/import", expect=422, content=broken).json()
+        assert told["detail"].startswith("Line ")
+    desk.admin.get("/v1/runs/tampered-with", expect=404)

@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from fastapi import Path as PathParameter
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,7 +20,7 @@ from statem_api.routes.runbooks import drawn
 from statem_api.service import Service, Serving, log_unreadable
 from statem_dist import evidence as evidences
 from statem_dist import resume as prompts
-from statem_dist import views
+from statem_dist import transfer, views
 from statem_dist.coordinator import Terms
 from statem_dist.deadline import Deadline
 from statem_dist.engine import StartRequest, new_run_id, request_reused
@@ -285,6 +285,59 @@ def run_view(service: Service, caller: Caller, run: Run, settled: Settled | None
         **({"waiting_reason": waiting} if waiting else {}),
         **({"transition": transition_view(service.engine, settled)} if settled is not None else {}),
     }
+
+
+@router.get(
+    "/{run_id}/export",
+    responses=described(404)
+    | {200: {"description": "Lines of JSON.", "content": {transfer.MEDIA_TYPE: {"schema": {"type": "string"}}}}},
+    response_class=Response,
+    summary="A run as a file",
+)
+async def export(run_id: bodies.RunId, service: Serving, caller: Calling) -> Response:
+    """Give a run as a file, its events and its runbooks, to be taken over by another store.
+
+    Values of its variables stay behind.
+    """
+    caller.require("operator", "export runs")
+
+    def write() -> bytes:
+        return b"".join(transfer.pack(service.engine.store, reached(service, caller, run_id)))
+
+    name = f'attachment; filename="{run_id}.jsonl"'
+    return Response(await service.call(write), 200, {"Content-Disposition": name}, transfer.MEDIA_TYPE)
+
+
+@router.post(
+    "/import",
+    status_code=201,
+    responses=described(409, of_201=shapes.Run),
+    openapi_extra={"requestBody": {"required": True, "content": {transfer.MEDIA_TYPE: {"schema": {"type": "string"}}}}},
+    summary="Take over a run from a file",
+)
+async def import_(request: Request, service: Serving, caller: Calling) -> Response:
+    """Take over a run from a file that `export` gave, and go on with it. A file that was cut off or changed is refused.
+
+    Where runs start from registered runbooks alone, one of another runbook is refused, too.
+    """
+    caller.require("admin", "import runs")
+    body = await request.body()
+
+    def take_over() -> tuple[dict[str, Any], int]:
+        parcel = transfer.unpack(body)
+        caller.require_reach(parcel.run)
+        if service.options.registered_only and not service.registry.is_registered(parcel.run.runbook):
+            raise NotAuthorised(
+                "The runbook of this run is not registered, and runs start from registered ones only here.",
+                hint="An admin registers runbooks: POST /v1/runbooks.",
+                details={"hash": parcel.run.runbook},
+            )
+        service.require_within_roots(parcel.run.place.workspace)
+        run = service.engine.adopt(parcel)
+        return run_view(service, caller, run), run.version
+
+    data, version = await service.call(take_over)
+    return answer(data, 201, version=version, headers={"Location": f"/v1/runs/{data['run_id']}"})
 
 
 @router.get("/{run_id}/document", responses=described(404, of_200=shapes.Document), summary="A run as it is stored")
