@@ -106,7 +106,7 @@ class Coordinator:
                 raise run_not_found(run_id)
             before = snapshot.run if snapshot else None
             if before is not None:
-                _refuse_stale(before, terms)
+                refuse_stale(before, terms)
             now = snapshot.now if snapshot else self.store.clock()
             events = decide(before, command, now)
             if not events:
@@ -213,8 +213,12 @@ def run_not_found(run_id: str) -> NotFound:
     )
 
 
-def _refuse_stale(run: Run, terms: Terms) -> None:
-    """Refuse a command that was meant for another version of the run, unless it has been carried out already."""
+def refuse_stale(run: Run, terms: Terms) -> None:
+    """Refuse what was meant for another version of the run, unless it has been carried out already.
+
+    Raises:
+        StaleVersion: the run has another version than the terms name.
+    """
     if terms.if_version is None or run.version == terms.if_version or (terms.request and terms.request in run.requests):
         return
     raise StaleVersion(

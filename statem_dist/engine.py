@@ -469,6 +469,15 @@ class Engine:
         assert transition is not None, "a receipt names a transition that was made"
         return Settled(run=run, transition=transition)
 
+    def require_same_request(self, terms: Terms) -> None:
+        """Refuse the id of another request, for one that is about no run that is known yet.
+
+        Raises:
+            RequestReused: the id stands for another request.
+        """
+        if terms.request and not self.store.claim_request(terms.request, terms.fingerprint):
+            raise _request_reused()
+
     def was_carried_out(self, run_id: str, terms: Terms) -> bool:
         """Return whether a request with an id of its own was carried out.
 
@@ -609,7 +618,7 @@ class Engine:
         """
         receipt = self.store.receipt(run_id, terms.request) if terms.request else None
         if receipt is not None and receipt.fingerprint != terms.fingerprint:
-            raise request_reused()
+            raise _request_reused()
         return receipt
 
     def _look(self, run_id: str) -> Snapshot:
@@ -794,7 +803,7 @@ def _start_command(request: StartRequest, terms: Terms, worker: Worker | None) -
     )
 
 
-def request_reused() -> RequestReused:
+def _request_reused() -> RequestReused:
     """Return the error for an idempotency key that was used for another request before."""
     return RequestReused(
         "This idempotency key was used before, for another request.",

@@ -137,7 +137,7 @@ def described(*statuses: int, **answers: type[shapes.Shape]) -> dict[int | str, 
     told: dict[int | str, dict[str, Any]] = {
         int(name.removeprefix("of_")): {"model": shape} for name, shape in answers.items()
     }
-    for status in sorted({400, 401, 403, 413, 422, 500, 503, *statuses}):
+    for status in sorted({400, 401, 403, 413, 415, 422, 500, 503, *statuses}):
         told[status] = {
             "description": HTTPStatus(status).phrase,
             "content": {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},

@@ -151,6 +151,11 @@ async def _on_validation_error(request: Request, error: Exception) -> Response:
             about=_of_request(request),
             errors=map(_field, found),
         )
+    kind = request.headers.get("content-type", "")
+    if kind and "json" not in kind and any(each["loc"] == ("body",) for each in found):
+        detail = f"The body is said to be {kind[:100]!r}; it has to be JSON."
+        hint = "Send `Content-Type: application/json`."
+        return problem(415, "unsupported_media_type", detail, hint=hint, about=_of_request(request))
     told = "; ".join(f"{_place(each['loc'])}: {each['msg']}" for each in found[:3])
     more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
     return problem(422, "invalid", f"{told}{more}.", about=_of_request(request), errors=map(_field, found))

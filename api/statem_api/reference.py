@@ -16,7 +16,7 @@ MARK = "<!-- What follows is made by `make reference`. -->\n"
 
 METHODS = ("get", "post", "put", "delete")
 
-EVERYWHERE = ("400", "401", "403", "413", "422", "500", "503")
+EVERYWHERE = ("400", "401", "403", "413", "415", "422", "500", "503")
 """Statuses that any request may get; they are told once."""
 
 

@@ -62,6 +62,12 @@ WORKER_NAMES = frozenset(
 """What a worker hands on of its own environment, next to ``LC_*``: what programs need to work, and nothing to steal."""
 
 
+PROGRAM_NAMES = frozenset(
+    {"ENV", "EDITOR", "IFS", "PAGER", "PS4", "SHELLOPTS", "BASHOPTS", "CLASSPATH", "JAVA_TOOL_OPTIONS"}
+)
+PROGRAM_PREFIXES = ("BASH_", "DYLD_", "GCONV_", "GIT_", "LD_", "LUA_", "NODE_", "PERL", "PYTHON", "RUBY")
+"""Variables, and beginnings of their names, that decide which code a program runs, next to ``WORKER_NAMES``."""
+
 STORE_WITHHELD = "STATEM_STORE_WITHHELD"
 """Set for commands on a worker whose store they cannot reach: a ``statem-dist`` that they call says so, where it would
 otherwise begin an instance of its own."""
@@ -100,6 +106,15 @@ def statem_variables(
         "STATEM_CHECK_KEY": check_key,
     }
     return {name: value for name, value in values.items() if value is not None}
+
+
+def decides_what_runs(name: str) -> bool:
+    """Return whether a variable of that name can make a harmless command run somebody else's code.
+
+    Whoever may start a given runbook, and no other, must not be able to change what its commands are by ``PATH`` or
+    ``LD_PRELOAD``. The list cannot be complete, because any program may have such a variable of its own.
+    """
+    return name in WORKER_NAMES or name in PROGRAM_NAMES or name.startswith(PROGRAM_PREFIXES)
 
 
 def inline_environment(caller_env: Mapping[str, str], statem_vars: Mapping[str, str]) -> dict[str, str]:

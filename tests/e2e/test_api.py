@@ -346,6 +346,8 @@ def test_one_of_many_who_have_seen_the_same_version_wins(desk: Desk) -> None:
         ("cancel", {}),
         ("terminate", {}),
         ("pause", {}),
+        ("transitions/t1/cancel", {}),
+        ("transitions/t1/decisions/in_hook.0", {"approved": True}),
     ],
 )
 def test_a_stale_version_changes_nothing(desk: Desk, path: str, body: dict[str, Any]) -> None:
@@ -468,6 +470,7 @@ def test_problems_have_one_shape(desk: Desk) -> None:
         ("POST", "/v1/runs", 400, "bad_request", {"content": b"{", "headers": {"Content-Type": "application/json"}}),
         ("POST", "/v1/runs", 422, "invalid", {"json": {"text": TWO, "lable": {}}}),
         ("POST", "/v1/runs", 422, "invalid", {"json": {}}),
+        ("POST", "/v1/runs", 415, "unsupported_media_type", {"data": {"text": TWO}}),
         ("GET", "/v1/runs?limit=0", 422, "invalid", {}),
         ("GET", "/v1/runs?lable=a=b", 422, "invalid", {}),
         ("POST", "/v1/runs", 422, "invalid", {"json": {"text": TWO, "run_id": "../x"}}),

@@ -190,6 +190,20 @@ def test_a_role_may_not_do_what_is_above_it(
     assert admin.get("/v1/runs/ours") == before
 
 
+def test_an_agent_cannot_loosen_what_holds_it(api: Api, admin: Caller) -> None:
+    """Neither by resuming its run on another registered runbook, nor by variables that change what commands are."""
+    admin.post("/v1/runbooks", {"text": "# laxer\n" + TWO, "name": "laxer"}, expect=201)
+    agent = api.caller("agent", "--label", "team=ours")
+    agent.post("/v1/runs", {"runbook": "two", "run_id": "held"}, expect=201)
+    agent.post("/v1/runs", {"runbook": "two", "run_id": "held", "on_existing": "resume"}, expect=200)
+    loosened = {"runbook": "laxer", "run_id": "held", "on_existing": "resume"}
+    assert agent.post("/v1/runs", loosened, expect=403)["code"] == "not_authorised"
+    for name in ("PATH", "LD_PRELOAD", "BASH_ENV", "PYTHONPATH", "HOME", "GIT_SSH_COMMAND"):
+        body = {"runbook": "two", "vars": {name: "/tmp/evil"}}
+        assert agent.post("/v1/runs", body, expect=403)["variables"] == [name]
+    agent.post("/v1/runs", {"runbook": "two", "vars": {"TASK": "7"}}, expect=201)
+
+
 def test_an_agent_does_not_decide_for_an_operator(api: Api, admin: Caller) -> None:
     """Neither by confirming everything, nor by naming the check, nor by calling itself an operator."""
     admin.start(ASKING, "asking", labels={"team": "ours"})

@@ -48,6 +48,7 @@ async def register(body: bodies.RunbookRegister, service: Serving, caller: Calli
     parsed = await service.call(parse, body.text, source=body.source, format=body.format)
 
     def keep() -> tuple[Registration, bool]:
+        service.engine.require_same_request(asked)
         new = not service.registry.is_registered(parsed.runbook.hash)
         stored = StoredRunbook(runbook=parsed.runbook, text=parsed.text, source=body.source)
         return service.registry.register(stored, body.name or parsed.runbook.name, caller.name), new

@@ -21,9 +21,10 @@ from statem_api.service import Service, Serving, log_unreadable
 from statem_dist import evidence as evidences
 from statem_dist import resume as prompts
 from statem_dist import transfer, views
+from statem_dist.checks.environment import decides_what_runs
 from statem_dist.coordinator import Terms
 from statem_dist.deadline import Deadline
-from statem_dist.engine import StartRequest, new_run_id, request_reused
+from statem_dist.engine import StartRequest, new_run_id
 from statem_dist.errors import Conflict, Invalid, NotAuthorised, NotFound, StatemError
 from statem_dist.eventlog import WITHHELD
 from statem_dist.follow import Settled
@@ -112,8 +113,7 @@ async def create_many(body: bodies.RunsCreate, service: Serving, caller: Calling
 def _planned(service: Service, caller: Caller, body: bodies.RunCreate, terms: Terms) -> tuple[str, Runbook]:
     """Return the id that a run will have, and the runbook that it will follow."""
     runbook = runbook_for(service, caller, body)
-    if terms.request and not service.engine.store.claim_request(terms.request, terms.fingerprint):
-        raise request_reused()
+    service.engine.require_same_request(terms)
     if body.run_id is not None:
         return body.run_id, runbook
     # A repeated request must find the run that the first one made.
@@ -156,6 +156,7 @@ def _start(
     service: Service, caller: Caller, body: bodies.RunCreate, runbook: Runbook, run_id: str, terms: Terms
 ) -> Started:
     engine = service.engine
+    _refuse_variables(service, caller, body)
     existing = engine.store.load(run_id)
     if existing is not None:
         if not caller.reaches(existing.run.labels):
@@ -174,11 +175,29 @@ def _start(
         labels={**body.labels, **caller.labels},
     )
     if body.on_existing == "resume" and existing is not None:
+        if existing.run.runbook != runbook.hash:
+            caller.require("operator", "bind runs to another runbook")
         return Started(engine.start(request, Deadline(0), terms=terms), created=False)
     if body.on_existing == "restart" and existing is not None:
         caller.require("operator", "restart runs")
         return Started(engine.restart(request, Deadline(0), terms=terms), created=False)
     return Started(engine.create(request, Deadline(0), terms), created=True)
+
+
+def _refuse_variables(service: Service, caller: Caller, body: bodies.RunCreate) -> None:
+    """Refuse variables by which commands would be others than those of the runbook.
+
+    Raises:
+        NotAuthorised: the caller may start the runbook as it is, and no more.
+    """
+    if caller.operates and not service.options.registered_only:
+        return
+    if named := sorted(filter(decides_what_runs, body.vars)):
+        raise NotAuthorised(
+            f"The variable {named[0]} decides which code a command runs.",
+            hint="Choose another name: who starts registered runbooks must not change what their commands are.",
+            details={"variables": named},
+        )
 
 
 def _place(service: Service, body: bodies.RunCreate, run_id: str, existing: Run | None) -> Place:

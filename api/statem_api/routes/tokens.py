@@ -30,6 +30,7 @@ async def create(body: bodies.TokenCreate, service: Serving, caller: Calling, as
     caller.require("admin", "make tokens")
 
     def make() -> dict[str, Any]:
+        service.engine.require_same_request(asked)
         own_id = asked.request.removeprefix(REQUEST_ID_OF_KEY)[:24] or None
         token, text = service.tokens.create(
             body.name, body.role, body.labels, body.expires_in, caller.name, token_id=own_id

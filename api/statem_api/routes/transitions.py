@@ -16,7 +16,7 @@ from statem_api.callers import Caller, Calling
 from statem_api.routes.runs import reached, run_view, runbook_for
 from statem_api.service import Service, Serving, log_unreadable
 from statem_dist import dynamic
-from statem_dist.coordinator import Terms
+from statem_dist.coordinator import Terms, refuse_stale
 from statem_dist.deadline import Deadline
 from statem_dist.decisions import decision_view
 from statem_dist.engine import StartRequest
@@ -308,16 +308,22 @@ async def dynamic_list(run_id: bodies.RunId, service: Serving, caller: Calling) 
 
 
 @router.put(
-    "/dynamic", responses=described(404, 409, of_200=shapes.Items), summary="Register dynamic checks for this entry"
+    "/dynamic",
+    responses=described(404, 409, 412, of_200=shapes.Items),
+    summary="Register dynamic checks",
 )
 async def dynamic_write(
-    run_id: bodies.RunId, body: bodies.DynamicChecks, service: Serving, caller: Calling
+    run_id: bodies.RunId, body: bodies.DynamicChecks, service: Serving, caller: Calling, asked: Asked
 ) -> Response:
-    """Register checks for the current entry, in place of those that this agent has registered before."""
+    """Register checks for the current entry, in place of those that this agent has registered before.
+
+    They belong to the entry that is current now: should the run move on meanwhile, they count for nothing.
+    """
     caller.require("agent", "register dynamic checks")
 
     def write() -> tuple[Run, dict[str, Any]]:
         run = reached(service, caller, run_id)
+        refuse_stale(run, asked)
         config = _config(service, run)
         if config is None:
             raise Conflict(
@@ -371,6 +377,8 @@ async def carried_out(
         earlier = service.engine.answered(run_id, terms)
         if earlier is not None:
             return earlier, True
+        # Looked at first, so that whoever is late learns that and nothing else; the commit looks at it again.
+        refuse_stale(run, terms)
         try:
             return attempt(run), False
         except Conflict:
@@ -399,6 +407,7 @@ async def changed(service: Service, caller: Caller, run_id: str, terms: Terms, c
     def act() -> tuple[dict[str, Any], int, bool]:
         run, replayed = reached(service, caller, run_id), service.engine.was_carried_out(run_id, terms)
         if not replayed:
+            refuse_stale(run, terms)
             try:
                 run = change()
             except Conflict:
