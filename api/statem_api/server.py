@@ -46,7 +46,7 @@ def serve(options: ApiOptions, settings: Settings) -> int:
             f"There is no token, and {options.host} is reached by others than this host.",
             hint="Make one first: statem-dist token create --role admin",
         )
-    listener = _listener(options)
+    listener = listener_for(options)
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     print(f"Serving: http://{shown}:{port}/v1", flush=True)
@@ -62,11 +62,16 @@ def serve(options: ApiOptions, settings: Settings) -> int:
     return 0
 
 
-def _listener(options: ApiOptions) -> socket.socket:
-    """Return the socket that the service listens on."""
+def listener_for(options: ApiOptions) -> socket.socket:
+    """Return the socket that the service listens on.
+
+    Raises:
+        Unavailable: the address cannot be had.
+    """
     try:
         family, _, _, _, address = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family)
+        # Named as TCP, so that the event loop sends small answers at once instead of holding them back for more.
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind(address)
