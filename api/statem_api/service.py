@@ -95,7 +95,7 @@ class Service:
         return settled
 
 
-def service_of(request: Request) -> Service:
+async def service_of(request: Request) -> Service:
     """Return the service of an application."""
     service = request.app.state.service
     assert isinstance(service, Service)
