@@ -6,11 +6,13 @@ import errno
 import logging
 import socket
 import sys
+from contextlib import suppress
 
 import uvicorn
 
 from statem_api.app import make_app
 from statem_api.options import ApiOptions
+from statem_api.service import Service
 from statem_dist.errors import NotAuthorised, Unavailable
 from statem_dist.settings import Settings
 from statem_dist.tokens import redacted
@@ -22,11 +24,29 @@ KEEP_ALIVE_SECONDS = 30
 """How long an idle connection is kept; longer than the pauses of a client that polls."""
 
 STOP_SECONDS = 5
-"""How long requests may go on after the signal to stop; streams end with it."""
+"""How long requests may go on after the signal to stop; streams end at once."""
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 
 logger = logging.getLogger(__name__)
+
+
+class Server(uvicorn.Server):
+    """A server that lets go of streams and waiting requests before it waits for requests to end.
+
+    Args:
+        config: how to serve.
+        service: what is served.
+    """
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End everything, because the server was told to."""
+        self._service.stop()
+        await super().shutdown(sockets)
 
 
 def serve(options: ApiOptions, settings: Settings) -> int:
@@ -58,7 +78,9 @@ def serve(options: ApiOptions, settings: Settings) -> int:
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=STOP_SECONDS,
     )
-    uvicorn.Server(config).run(sockets=[listener])
+    # After a signal the server raises it once more when it has ended; an interrupt is no failure then.
+    with suppress(KeyboardInterrupt):
+        Server(config, service).run(sockets=[listener])
     return 0
 
 
