@@ -87,6 +87,10 @@ class Service:
     def require_within_roots(self, workspace: str) -> None:
         """Refuse a workspace that workers would refuse to work in."""
 
+    async def waiting_reason(self, settled: Settled) -> str:
+        """Return what a transition waits for; empty if it is not open."""
+        return await self.call(self.engine.waiting_reason, settled.run) if settled.transition.open else ""
+
     async def seen_through(self, settled: Settled, watch: Watch, seconds: float) -> Settled:
         """Wait until a transition has settled, needs people, or time is up; return it as it was seen last.
 
