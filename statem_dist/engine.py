@@ -139,6 +139,16 @@ class Engine:
         """
         return self._coordinator.load(run_id).run
 
+    def snapshot(self, run_id: str) -> Snapshot:
+        """Return a run as it is, after ending what has waited too long for a decision.
+
+        A verb that is given it as ``seen`` does not read the run again.
+
+        Raises:
+            NotFound: there is none of that id.
+        """
+        return self._look(run_id)
+
     def runbook(self, digest: str) -> Runbook:
         """Return a registered runbook by its hash; it is read once per process.
 
@@ -244,6 +254,7 @@ class Engine:
         on_event: OnEvent | None = None,
         on_waiting: OnWaiting | None = None,
         terms: Terms = NO_TERMS,
+        seen: Snapshot | None = None,
     ) -> Settled:
         """Attempt the transition to a target, and wait until it has settled or time is up.
 
@@ -254,7 +265,7 @@ class Engine:
             UnknownTarget: there is no such edge.
             TransitionInFlight: another transition of the run is open, and alive.
         """
-        seen = self._look(run_id)
+        seen = seen or self._look(run_id)
         run = seen.run
         left = self._settle_leftover(seen, deadline) if wait else None
         if left is not None and left.transition.kind == "goto" and left.transition.target == target:
@@ -304,11 +315,12 @@ class Engine:
         on_event: OnEvent | None = None,
         on_waiting: OnWaiting | None = None,
         terms: Terms = NO_TERMS,
+        seen: Snapshot | None = None,
     ) -> Settled:
         """Run the ``out_hook`` of the current node without moving."""
-        seen = self._look(run_id)
+        seen = seen or self._look(run_id)
         run = seen.run
-        self._settle_leftover(seen, deadline)
+        left = self._settle_leftover(seen, deadline)
         inline = self._inline_worker(run.place.queue)
         command = Save(
             runbook=self.runbook(run.runbook),
@@ -318,7 +330,16 @@ class Engine:
             request_id=terms.request or _request_id(),
             worker=inline.worker if inline else None,
         )
-        return self._carry_out(run_id, command, inline, deadline, on_event, on_waiting=on_waiting, terms=terms)
+        return self._carry_out(
+            run_id,
+            command,
+            inline,
+            deadline,
+            on_event,
+            on_waiting=on_waiting,
+            seen=None if left else seen,
+            terms=terms,
+        )
 
     def decide(
         self,
@@ -333,6 +354,7 @@ class Engine:
         deadline: Deadline = NEVER,
         on_waiting: OnWaiting | None = None,
         terms: Terms = NO_TERMS,
+        seen: Snapshot | None = None,
     ) -> Settled:
         """Settle a check that waits for a decision, and see the transition through to what it does next.
 
@@ -342,7 +364,7 @@ class Engine:
             Conflict: somebody else has decided otherwise, or nothing waits for this decision any more.
             NotAuthorised: the check is for an operator to decide.
         """
-        seen = self._look(run_id)
+        seen = seen or self._look(run_id)
         inline = self._inline_worker(seen.run.place.queue)
         command = Decide(
             transition=transition,

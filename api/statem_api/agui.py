@@ -10,7 +10,8 @@ check that waits for somebody's decision is an interrupt. Shapes and rules are t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any
 
@@ -284,7 +285,7 @@ class Narrator:
 
 async def narration(
     service: Service, caller: Caller, run_id: str, seen: tuple[int, int] | None
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes]:
     """Yield a run as AG-UI tells it, from where it stands now, or from the last frame that was seen.
 
     Args:
@@ -303,15 +304,16 @@ async def narration(
     else:
         for place, missed in enumerate(told[seen[1] + 1 :], start=seen[1] + 1):
             yield frame(missed, id=f"{after}.{place}")
-    async for run, events in changes(service, caller, run_id, after):
-        if run is None:
-            yield KEEPALIVE_COMMENT
-            continue
-        for number, event in events:
-            for place, said in enumerate(narrator.tell(number, event)):
-                yield frame(said, id=f"{number}.{place}")
-        if run.status in ENDED and narrator.run.version >= run.version:
-            return
+    async with aclosing(changes(service, caller, run_id, after)) as changed:
+        async for run, events in changed:
+            if run is None:
+                yield KEEPALIVE_COMMENT
+                continue
+            for number, event in events:
+                for place, said in enumerate(narrator.tell(number, event)):
+                    yield frame(said, id=f"{number}.{place}")
+            if run.status in ENDED and narrator.run.version >= run.version:
+                return
 
 
 def all_seen(service: Service, run_id: str, seen: tuple[int, int]) -> bool:
@@ -336,7 +338,7 @@ def _told_until(service: Service, run_id: str, number: int | None) -> tuple[Narr
 
 async def execution(
     service: Service, caller: Caller, run_id: str, execution_id: str, act: Callable[[Run], Run]
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes]:
     """Yield one execution: where the run stands, what is asked of it, and what comes of that.
 
     Args:
@@ -360,14 +362,15 @@ async def execution(
         for said in teller.end(execution_id, run):
             yield frame(said)
         return
-    async for now, events in changes(service, caller, run_id, run.version):
-        if now is None:
-            yield KEEPALIVE_COMMENT
-        for number, event in events:
-            run = evolve(run, event)
-            for said in teller.tell(number, event):
-                yield frame(said, id=str(number))
-            if number >= acted.version and at_rest(run):
-                for said in teller.end(execution_id, run):
-                    yield frame(said)
-                return
+    async with aclosing(changes(service, caller, run_id, run.version)) as changed:
+        async for now, events in changed:
+            if now is None:
+                yield KEEPALIVE_COMMENT
+            for number, event in events:
+                run = evolve(run, event)
+                for said in teller.tell(number, event):
+                    yield frame(said, id=str(number))
+                if number >= acted.version and at_rest(run):
+                    for said in teller.end(execution_id, run):
+                        yield frame(said)
+                    return

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -53,6 +54,10 @@ class Watch:
         self._woken = False
         return True
 
+    async def woken(self, seconds: float) -> bool:
+        """Wait until somebody wakes everybody, whatever is announced; False when time is up."""
+        return await self.wait(sys.maxsize, seconds)
+
     def announce(self, version: int) -> None:
         """Tell that the run has this version now."""
         self._announced = max(self._announced, version)
@@ -67,6 +72,8 @@ class Watch:
 class Announcements:
     """Hears of every commit and tells those who wait.
 
+    ``away`` says that the store cannot be listened to right now; when it can again, everybody is woken.
+
     Args:
         redis_url: the state store.
     """
@@ -76,6 +83,7 @@ class Announcements:
         self._watches: dict[str, set[Watch]] = {}
         self._of_all: set[Watch] = set()
         self._task: asyncio.Task[None] | None = None
+        self.away = False
 
     def start(self) -> None:
         """Begin to listen, in a task of the running event loop."""
@@ -120,8 +128,9 @@ class Announcements:
                         pause = 0.05
                         await self._deliver_all(subscription)
                 except (RedisError, OSError) as error:
-                    logger.warning("the state store is away: %s", error)
-                self._wake_all()
+                    if not self.away:
+                        logger.warning("the state store is away: %s", error)
+                    self.away = True
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, PAUSE_SECONDS_MAX)
         finally:
@@ -139,11 +148,15 @@ class Announcements:
                     watch.announce(int(version))
                 for watch in self._of_all:
                     watch.wake()
-            else:
-                # Subscribed: whatever was announced before is to be looked for.
-                self._wake_all()
+            elif message["data"] == keys.SHARDS:
+                # Subscribed to all of them: whatever was announced before is to be looked for.
+                if self.away:
+                    logger.info("the state store is back")
+                self.away = False
+                self.wake_all()
 
-    def _wake_all(self) -> None:
+    def wake_all(self) -> None:
+        """Make everybody who waits look for themselves."""
         for watches in [*self._watches.values(), self._of_all]:
             for watch in watches:
                 watch.wake()

@@ -16,7 +16,6 @@ from statem_api import problems, shapes
 from statem_api.callers import Calling
 from statem_api.options import WAIT_SECONDS_MAX
 from statem_dist.coordinator import Terms
-from statem_dist.engine import Engine
 from statem_dist.errors import CallerError
 from statem_dist.follow import Settled
 from statem_dist.views import settled_transition
@@ -49,11 +48,15 @@ def answer(
     return Response(msgspec.json.encode(data), status, given, "application/json")
 
 
-def transition_view(engine: Engine, settled: Settled) -> dict[str, Any]:
-    """Return a transition as the service shows it."""
+def transition_view(settled: Settled, waiting: str) -> dict[str, Any]:
+    """Return a transition as the service shows it.
+
+    Args:
+        settled: the transition and its run.
+        waiting: what it waits for, empty if it is not open.
+    """
     run, transition = settled.run, settled.transition
     moved = transition.outcome == "committed" and transition.stage is None
-    waiting = engine.waiting_reason(run) if transition.open else ""
     return {
         "ok": moved,
         "version": run.version,
@@ -107,7 +110,7 @@ async def terms_of(
     )
 
 
-def wait_of(
+async def wait_of(
     wait: Annotated[
         float | None,
         Query(ge=0, le=3_600, description=f"Seconds to wait for the outcome, {WAIT_SECONDS_MAX:.0f} at most."),

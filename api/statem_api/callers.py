@@ -103,11 +103,11 @@ async def caller_of(
     return caller
 
 
-async def still_counts(service: Service, caller: Caller) -> bool:
-    """Return whether the token of a caller still counts, whose request takes long."""
+def still_counts(service: Service, caller: Caller) -> bool:
+    """Return whether the token of a caller still counts, whose request takes long; this blocks."""
     if not caller.token:
         return True
-    token = await service.call(service.tokens.get, caller.token)
+    token = service.tokens.get(caller.token)
     return token is not None and token.state(service.engine.store.clock()) == "live"
 
 

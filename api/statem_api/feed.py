@@ -12,14 +12,14 @@ import base64
 import binascii
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
 from msgspec import Struct
 
 from statem_api.announcements import Announcements
-from statem_dist.errors import Invalid, StatemError
+from statem_dist.errors import Invalid, StatemError, StoredDataUnreadable, Unavailable
 from statem_dist.eventlog import event_view
 from statem_dist.store import keys
 from statem_dist.store.base import FeedEntry, Snapshot
@@ -36,6 +36,9 @@ LABELS_KEPT = 10_000
 
 LOOK_SECONDS = 5.0
 """The feed is read at least that often, whatever was announced."""
+
+RETRY_SECONDS = 1.0
+"""Pause before the feed is read again after it could not be."""
 
 Call = Callable[..., Awaitable[Any]]
 
@@ -75,10 +78,17 @@ class Feed:
         self._labels: dict[str, dict[str, str]] = {}
         self._task: asyncio.Task[None] | None = None
         self._wanted = asyncio.Event()
+        self._stopping = False
 
     def start(self) -> None:
         """Begin to read, in a task of the running event loop; nothing is read while nobody listens."""
         self._task = asyncio.create_task(self._read(), name="feed")
+
+    def stop(self) -> None:
+        """Let the listeners go."""
+        self._stopping = True
+        for queue in self._listeners:
+            _put(queue, None)
 
     async def close(self) -> None:
         """Stop reading."""
@@ -91,8 +101,8 @@ class Feed:
         ends: list[str] = await self._call(self._store.feed_ends)
         return ends
 
-    async def listen(self, positions: list[str], heartbeat: float) -> AsyncIterator[Told | None]:
-        """Yield what happens after a position; None where nothing has for a while.
+    async def listen(self, positions: list[str], heartbeat: float) -> AsyncGenerator[Told | None]:
+        """Yield what happens after a position, until the service stops; None where nothing has for a while.
 
         Args:
             positions: one entry id per shard; moved along with what is yielded.
@@ -101,10 +111,19 @@ class Feed:
         queue: asyncio.Queue[Told | None] = asyncio.Queue(HELD_MAX)
         self._listeners.add(queue)
         self._wanted.set()
+        behind = True
         try:
-            async for missed in self._since(positions):
-                yield missed
-            while True:
+            while not self._stopping:
+                if behind:
+                    # Before anything that was handed out since, also if the store is away for a while.
+                    try:
+                        async for missed in self._since(positions):
+                            yield missed
+                        behind = False
+                    except Unavailable:
+                        yield None
+                        await asyncio.sleep(RETRY_SECONDS)
+                        continue
                 try:
                     async with asyncio.timeout(heartbeat):
                         told = await queue.get()
@@ -112,8 +131,7 @@ class Feed:
                     yield None
                     continue
                 if told is None:
-                    async for missed in self._since(positions):
-                        yield missed
+                    behind = True
                 elif told.gap or _newer(told.position, positions[told.shard]):
                     positions[told.shard] = told.position
                     yield told
@@ -134,8 +152,10 @@ class Feed:
                     yield Told(shard, positions[shard])
                     continue
                 for entry in entries:
+                    told = await self._told(shard, entry)
+                    # Not before it is known what it tells: if that cannot be read now, it is read again.
                     positions[shard] = entry.position
-                    if (told := await self._told(shard, entry)) is not None:
+                    if told is not None:
                         yield told
 
     async def _read(self) -> None:
@@ -144,7 +164,7 @@ class Feed:
             await self._wanted.wait()
             with suppress(StatemError):
                 await self._read_while_wanted()
-            await asyncio.sleep(1)
+            await asyncio.sleep(RETRY_SECONDS)
 
     async def _read_while_wanted(self) -> None:
         with self._announcements.watch_all() as watch:
@@ -169,7 +189,7 @@ class Feed:
         count = entry.last - entry.first + 1
         try:
             events = await self._call(self._store.events, entry.run_id, entry.first - 1, count)
-        except StatemError as error:
+        except StoredDataUnreadable as error:
             logger.error("events of the run %s cannot be read: %s", entry.run_id, error)
             return None
         return Told(shard, entry.position, entry.run_id, labels, tuple(event_view(*each) for each in events))

@@ -12,6 +12,7 @@ import uvicorn
 
 from statem_api.app import make_app
 from statem_api.options import ApiOptions
+from statem_api.service import Service
 from statem_dist.errors import NotAuthorised, Unavailable
 from statem_dist.settings import Settings
 from statem_dist.tokens import redacted
@@ -23,11 +24,29 @@ KEEP_ALIVE_SECONDS = 30
 """How long an idle connection is kept; longer than the pauses of a client that polls."""
 
 STOP_SECONDS = 5
-"""How long requests may go on after the signal to stop; streams end with it."""
+"""How long requests may go on after the signal to stop; streams end at once."""
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 
 logger = logging.getLogger(__name__)
+
+
+class Server(uvicorn.Server):
+    """A server that lets go of streams and waiting requests before it waits for requests to end.
+
+    Args:
+        config: how to serve.
+        service: what is served.
+    """
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End everything, because the server was told to."""
+        self._service.stop()
+        await super().shutdown(sockets)
 
 
 def serve(options: ApiOptions, settings: Settings) -> int:
@@ -47,7 +66,7 @@ def serve(options: ApiOptions, settings: Settings) -> int:
             f"There is no token, and {options.host} is reached by others than this host.",
             hint="Make one first: statem-dist token create --role admin",
         )
-    listener = _listener(options)
+    listener = listener_for(options)
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     print(f"Serving: http://{shown}:{port}/v1", flush=True)
@@ -60,17 +79,22 @@ def serve(options: ApiOptions, settings: Settings) -> int:
         timeout_graceful_shutdown=STOP_SECONDS,
     )
     for stop in (signal.SIGTERM, signal.SIGINT):
-        # uvicorn raises the signal again when it has stopped; to be told to stop and to stop is success.
+        # The server raises the signal again when it has stopped; to be told to stop and to stop is success.
         signal.signal(stop, lambda *_: None)
-    uvicorn.Server(config).run(sockets=[listener])
+    Server(config, service).run(sockets=[listener])
     return 0
 
 
-def _listener(options: ApiOptions) -> socket.socket:
-    """Return the socket that the service listens on."""
+def listener_for(options: ApiOptions) -> socket.socket:
+    """Return the socket that the service listens on.
+
+    Raises:
+        Unavailable: the address cannot be had.
+    """
     try:
         family, _, _, _, address = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family)
+        # Named as TCP, so that the event loop sends small answers at once instead of holding them back for more.
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind(address)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Annotated, ParamSpec, TypeVar
 
@@ -20,7 +21,7 @@ from statem_api.metrics import Metrics
 from statem_api.options import WAIT_SECONDS_MAX, ApiOptions
 from statem_dist.deadline import Deadline
 from statem_dist.engine import LOOK_AGAIN_SECONDS, Engine
-from statem_dist.errors import Usage
+from statem_dist.errors import Unavailable, Usage
 from statem_dist.follow import Settled
 from statem_dist.protocol.progress import waits_for_people
 from statem_dist.registry import Registry
@@ -58,6 +59,7 @@ class Service:
         self.announcements = Announcements(settings.redis_url)
         self.feed = Feed(self.engine.store, self.announcements, self.call)
         self.metrics = Metrics()
+        self.stopping = False
         self._limiter: CapacityLimiter | None = None
 
     async def open(self) -> None:
@@ -65,6 +67,12 @@ class Service:
         self._limiter = CapacityLimiter(THREADS)
         self.announcements.start()
         self.feed.start()
+
+    def stop(self) -> None:
+        """Let go of whoever waits or follows a stream, because the process is to end."""
+        self.stopping = True
+        self.announcements.wake_all()
+        self.feed.stop()
 
     async def close(self) -> None:
         """End what was begun."""
@@ -79,8 +87,14 @@ class Service:
     def require_within_roots(self, workspace: str) -> None:
         """Refuse a workspace that workers would refuse to work in."""
 
+    async def waiting_reason(self, settled: Settled) -> str:
+        """Return what a transition waits for; empty if it is not open."""
+        return await self.call(self.engine.waiting_reason, settled.run) if settled.transition.open else ""
+
     async def seen_through(self, settled: Settled, watch: Watch, seconds: float) -> Settled:
-        """Wait until a transition has settled, needs people, or time is up; return it as it is then.
+        """Wait until a transition has settled, needs people, or time is up; return it as it was seen last.
+
+        A store that is away meanwhile is waited for.
 
         Args:
             settled: the transition as it was seen last.
@@ -91,11 +105,16 @@ class Service:
         run_id, transition_id = settled.run.id, settled.transition.id
         while settled.transition.open and not waits_for_people(settled.run) and not deadline.passed:
             await watch.wait(settled.run.version, deadline.bound(LOOK_AGAIN_SECONDS))
-            settled = await self.call(self.engine.look, run_id, transition_id)
+            if self.stopping:
+                break
+            if self.announcements.away:
+                continue
+            with suppress(Unavailable):
+                settled = await self.call(self.engine.look, run_id, transition_id)
         return settled
 
 
-def service_of(request: Request) -> Service:
+async def service_of(request: Request) -> Service:
     """Return the service of an application."""
     service = request.app.state.service
     assert isinstance(service, Service)

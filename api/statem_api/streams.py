@@ -7,7 +7,8 @@ follows. A heartbeat is a comment and has no id. The stream of a run ends with a
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, suppress
 from typing import Any
 
 import msgspec
@@ -18,6 +19,8 @@ from statem_api.callers import Caller, still_counts
 from statem_api.feed import encode_position, reached_by
 from statem_api.options import HEARTBEAT_SECONDS
 from statem_api.service import Service
+from statem_dist.engine import LOOK_AGAIN_SECONDS
+from statem_dist.errors import Unavailable
 from statem_dist.eventlog import event_view
 from statem_dist.protocol.events import Event
 from statem_dist.protocol.model import Run
@@ -41,13 +44,14 @@ class EventStream(StreamingResponse):
     media_type = "text/event-stream"
 
 
-def streamed(service: Service, frames: AsyncIterator[bytes]) -> EventStream:
+def streamed(service: Service, frames: AsyncGenerator[bytes]) -> EventStream:
     """Return the response that sends frames as they come."""
 
     async def counted() -> AsyncIterator[bytes]:
         with service.metrics.sse_clients.track_inprogress():
-            async for frame in frames:
-                yield frame
+            async with aclosing(frames):
+                async for frame in frames:
+                    yield frame
 
     return EventStream(counted(), headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
 
@@ -57,26 +61,28 @@ def frame(data: Any, *, id: str | None = None, event: str | None = None) -> byte
     return format_sse_event(data_str=msgspec.json.encode(data).decode(), event=event, id=id)
 
 
-async def run_frames(service: Service, caller: Caller, run_id: str, after: int) -> AsyncIterator[bytes]:
+async def run_frames(service: Service, caller: Caller, run_id: str, after: int) -> AsyncGenerator[bytes]:
     """Yield the events of a run after a number, and those to come, until it has ended."""
     yield format_sse_event(retry=RETRY_MS)
-    async for run, events in changes(service, caller, run_id, after):
-        if run is None:
-            yield KEEPALIVE_COMMENT
-            continue
-        for number, event in events:
-            yield frame(event_view(number, event), id=str(number))
-        if run.status in ENDED and (not events or events[-1][0] >= run.version):
-            yield frame({"run_id": run.id, "status": run.status, "version": run.version}, event="end")
-            return
+    async with aclosing(changes(service, caller, run_id, after)) as changed:
+        async for run, events in changed:
+            if run is None:
+                yield KEEPALIVE_COMMENT
+                continue
+            for number, event in events:
+                yield frame(event_view(number, event), id=str(number))
+            if run.status in ENDED and (not events or events[-1][0] >= run.version):
+                yield frame({"run_id": run.id, "status": run.status, "version": run.version}, event="end")
+                return
 
 
 async def changes(
     service: Service, caller: Caller, run_id: str, after: int
-) -> AsyncIterator[tuple[Run | None, Sequence[tuple[int, Event]]]]:
+) -> AsyncGenerator[tuple[Run | None, Sequence[tuple[int, Event]]]]:
     """Yield a run with those of its events that are new, again and again; no run after a time without any.
 
-    It ends when the run is gone, or the caller's token does not count any more.
+    It outlasts a store that is away, without looking for it: that would take the threads from those who want to be
+    told so. It ends when the run is gone, the caller's token does not count any more, or the service stops.
 
     Args:
         service: what is read from.
@@ -87,6 +93,8 @@ async def changes(
     store = service.engine.store
 
     def look(after: int) -> tuple[Run, list[tuple[int, Event]]] | None:
+        if not still_counts(service, caller):
+            return None
         snapshot = store.load(run_id)
         if snapshot is None:
             return None
@@ -98,8 +106,16 @@ async def changes(
         return snapshot.run, found
 
     with service.announcements.watch(run_id) as watch:
-        while await still_counts(service, caller):
-            seen = await service.call(look, after)
+        while not service.stopping:
+            if service.announcements.away:
+                await watch.woken(HEARTBEAT_SECONDS)
+                yield None, ()
+                continue
+            try:
+                seen = await service.call(look, after)
+            except Unavailable:
+                await watch.woken(LOOK_AGAIN_SECONDS)
+                continue
             if seen is None:
                 return
             run, events = seen
@@ -114,19 +130,21 @@ async def changes(
 
 async def feed_frames(
     service: Service, caller: Caller, labels: dict[str, str], positions: list[str]
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes]:
     """Yield the commits of all runs with these labels after a position, and those to come, each with all its events."""
     yield format_sse_event(retry=RETRY_MS, id=encode_position(positions))
     looked_at = time.monotonic()
-    async for told in service.feed.listen(positions, HEARTBEAT_SECONDS):
-        if time.monotonic() - looked_at > RECHECK_SECONDS:
-            looked_at = time.monotonic()
-            if not await still_counts(service, caller):
-                return
-        if told is None:
-            yield KEEPALIVE_COMMENT
-        elif told.gap:
-            yield frame({"shard": told.shard}, id=encode_position(positions), event="gap")
-        elif reached_by(told, labels) and caller.reaches(told.labels):
-            commit = {"run_id": told.run_id, "labels": told.labels, "events": told.events}
-            yield frame(commit, id=encode_position(positions))
+    async with aclosing(service.feed.listen(positions, HEARTBEAT_SECONDS)) as heard:
+        async for told in heard:
+            if time.monotonic() - looked_at > RECHECK_SECONDS:
+                looked_at = time.monotonic()
+                with suppress(Unavailable):
+                    if not await service.call(still_counts, service, caller):
+                        return
+            if told is None:
+                yield KEEPALIVE_COMMENT
+            elif told.gap:
+                yield frame({"shard": told.shard}, id=encode_position(positions), event="gap")
+            elif reached_by(told, labels) and caller.reaches(told.labels):
+                commit = {"run_id": told.run_id, "labels": told.labels, "events": told.events}
+                yield frame(commit, id=encode_position(positions))

@@ -34,6 +34,7 @@ from statem_dist.listing import RunFilter
 from statem_dist.protocol.graph import Runbook
 from statem_dist.protocol.model import Confirmations, Place, Run
 from statem_dist.runbook import drawing, parse
+from statem_dist.store.base import Snapshot
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
@@ -55,9 +56,18 @@ def reached(service: Service, caller: Caller, run_id: str) -> Run:
     Raises:
         NotFound: there is none, or they do not.
     """
-    run = service.engine.settled_run(run_id)
-    caller.require_reach(run)
-    return run
+    return reached_snapshot(service, caller, run_id).run
+
+
+def reached_snapshot(service: Service, caller: Caller, run_id: str) -> Snapshot:
+    """Return a run that the caller's labels reach, as a verb takes it that is not to read it again.
+
+    Raises:
+        NotFound: there is none, or they do not.
+    """
+    snapshot = service.engine.snapshot(run_id)
+    caller.require_reach(snapshot.run)
+    return snapshot
 
 
 # --- starting --------------------------------------------------------------------------------------------------------
@@ -302,7 +312,7 @@ def run_view(service: Service, caller: Caller, run: Run, settled: Settled | None
         "workspace": run.place.workspace,
         "queue": run.place.queue,
         **({"waiting_reason": waiting} if waiting else {}),
-        **({"transition": transition_view(service.engine, settled)} if settled is not None else {}),
+        **({"transition": transition_view(settled, waiting if settled.transition.open else "")} if settled else {}),
     }
 
 

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from statem_api import bodies, shapes
 from statem_api.answers import Asked, Waiting, answer, described, transition_url, transition_view
 from statem_api.callers import Caller, Calling
-from statem_api.routes.runs import reached, run_view, runbook_for
+from statem_api.routes.runs import reached, reached_snapshot, run_view, runbook_for
 from statem_api.service import Service, Serving, log_unreadable
 from statem_dist import dynamic
 from statem_dist.coordinator import Terms, refuse_stale
@@ -25,6 +25,7 @@ from statem_dist.follow import Settled
 from statem_dist.protocol.graph import DynamicConfig
 from statem_dist.protocol.model import Confirmations, Run
 from statem_dist.questions import confirmations_of
+from statem_dist.store.base import Snapshot
 
 router = APIRouter(prefix="/v1/runs/{run_id}", tags=["transitions"])
 inbox = APIRouter(prefix="/v1/approvals", tags=["approvals"])
@@ -50,16 +51,17 @@ async def goto(
     """
     caller.require("agent", "move runs")
 
-    def attempt(run: Run) -> Settled:
+    def attempt(seen: Snapshot) -> Settled:
         return service.engine.goto(
             run_id,
             body.target,
             caller.actor(body.agent_id, body.agent_role),
-            _confirmations(service, run, body, body.target),
-            from_entry=body.from_entry or (run.entry_id if _names_checks(body) else None),
+            _confirmations(service, seen.run, body, body.target),
+            from_entry=body.from_entry or (seen.run.entry_id if _names_checks(body) else None),
             on_manual=body.on_manual,
             wait=False,
             terms=asked,
+            seen=seen,
         )
 
     return await carried_out(service, caller, run_id, asked, waiting, attempt)
@@ -76,10 +78,12 @@ async def save(
     """Run the current node's out_hook, and stay."""
     caller.require("agent", "save runs")
 
-    def attempt(run: Run) -> Settled:
+    def attempt(seen: Snapshot) -> Settled:
         by = caller.actor(body.agent_id, body.agent_role)
         confirmations = Confirmations(everything=body.confirm is True)
-        return service.engine.save(run_id, by, confirmations, skip_hooks=body.skip_hooks, deadline=NO_WAIT, terms=asked)
+        return service.engine.save(
+            run_id, by, confirmations, skip_hooks=body.skip_hooks, deadline=NO_WAIT, terms=asked, seen=seen
+        )
 
     return await carried_out(service, caller, run_id, asked, waiting, attempt)
 
@@ -98,11 +102,11 @@ async def rebind(
     """
     caller.require("operator", "bind runs to another runbook")
 
-    def attempt(run: Run) -> Settled:
+    def attempt(seen: Snapshot) -> Settled:
         request = StartRequest(
             runbook=runbook_for(service, caller, body),
             run_id=run_id,
-            place=run.place,
+            place=seen.run.place,
             by=caller.actor(body.agent_id, body.agent_role),
             confirmations=Confirmations(everything=body.confirm is True),
         )
@@ -122,7 +126,8 @@ async def show(
     with service.announcements.watch(run_id) as watch:
         settled = await service.call(service.engine.look, run_id, transition)
         settled = await service.seen_through(settled, watch, waiting)
-    return answer(await service.call(transition_view, service.engine, settled), version=settled.run.version)
+    data = transition_view(settled, await service.waiting_reason(settled))
+    return answer(data, version=settled.run.version)
 
 
 @router.get(
@@ -178,7 +183,8 @@ async def cancel(
     """End a transition that is open; a running command is ended, and the run stays on its node."""
     caller.require("operator", "cancel transitions")
 
-    def attempt(run: Run) -> Settled:
+    def attempt(seen: Snapshot) -> Settled:
+        run = seen.run
         if run.in_flight is None or run.in_flight.id != transition:
             raise Conflict(
                 f"Transition {transition} of run {run_id!r} is not open.",
@@ -209,7 +215,7 @@ async def decide(
     """Approve or reject a check that waits for a decision; the transition goes on. The first decision wins."""
     caller.require("operator", "decide")
 
-    def attempt(run: Run) -> Settled:
+    def attempt(seen: Snapshot) -> Settled:
         return service.engine.decide(
             run_id,
             transition,
@@ -220,6 +226,7 @@ async def decide(
             operator=True,
             deadline=NO_WAIT,
             terms=asked,
+            seen=seen,
         )
 
     return await carried_out(service, caller, run_id, asked, waiting, attempt)
@@ -359,7 +366,7 @@ async def carried_out(
     run_id: str,
     terms: Terms,
     wait: float,
-    attempt: Callable[[Run], Settled],
+    attempt: Callable[[Snapshot], Settled],
 ) -> Response:
     """Do something to a run that the caller reaches, once per request, and answer with the transition it led to.
 
@@ -369,18 +376,18 @@ async def carried_out(
         run_id: the run.
         terms: on what terms; a request that was answered before is answered again and not done again.
         wait: seconds to wait for the transition to settle.
-        attempt: does it, and returns at once.
+        attempt: does it to the run as it was just read, and returns at once.
     """
 
     def act() -> tuple[Settled, bool]:
-        run = reached(service, caller, run_id)
+        seen = reached_snapshot(service, caller, run_id)
         earlier = service.engine.answered(run_id, terms)
         if earlier is not None:
             return earlier, True
         # Looked at first, so that whoever is late learns that and nothing else; the commit looks at it again.
-        refuse_stale(run, terms)
+        refuse_stale(seen.run, terms)
         try:
-            return attempt(run), False
+            return attempt(seen), False
         except Conflict:
             # Perhaps it was this very request, sent twice, that was faster.
             earlier = service.engine.answered(run_id, terms)
@@ -392,7 +399,7 @@ async def carried_out(
         settled, replayed = await service.call(act)
         if wait:
             settled = await service.seen_through(settled, watch, wait)
-    data = await service.call(transition_view, service.engine, settled)
+    data = transition_view(settled, await service.waiting_reason(settled))
     headers = {"Idempotent-Replayed": "true"} if replayed else {}
     if wait:
         headers["Preference-Applied"] = f"wait={wait:g}"
