@@ -26,6 +26,22 @@ PassEnvOption = Annotated[
     list[str] | None,
     Option("--pass-env", metavar="NAME", help="Hand this variable to commands; repeatable."),
 ]
+RootsOption = Annotated[
+    list[str] | None,
+    Option("--workspace-root", metavar="DIR", help="Checks stay below this folder; repeatable."),
+]
+LimitsOption = Annotated[
+    list[str] | None,
+    Option("--limit", metavar="NAME=VALUE", help="Of memory, cpu, processes or files, for each command; repeatable."),
+]
+SandboxOption = Annotated[
+    str | None,
+    Option("--sandbox", metavar="KIND", help="bwrap: execute every command in one; bwrap,network: it may have that."),
+]
+BindsOption = Annotated[
+    list[str] | None,
+    Option("--sandbox-bind", metavar="PATH", help="Is there in a sandbox, to be read; repeatable."),
+]
 GraceOption = Annotated[
     float, Option("--grace", metavar="SECONDS", min=0, help="For running checks when it is stopped.")
 ]
@@ -41,13 +57,18 @@ def worker(
     log_level: Annotated[
         str, Option("--log-level", metavar="LEVEL", help="DEBUG, INFO, WARNING, ERROR or CRITICAL.")
     ] = "INFO",
+    workspace_root: RootsOption = None,
+    limit: LimitsOption = None,
+    sandbox: SandboxOption = None,
+    sandbox_bind: BindsOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
     """Run a worker in the foreground; SIGTERM or Ctrl-C lets running checks end and hands the rest back.
 
     Example: statem-dist worker -Q checks -c 8
     """
-    settings = Settings.from_environment(os.environ, state_dir=state_dir)
+    environ = with_policy(os.environ, workspace_root, limit, sandbox, sandbox_bind)
+    settings = Settings.from_environment(environ, state_dir=state_dir)
     arguments = worker_arguments(
         queues=queues,
         concurrency=concurrency,
@@ -57,7 +78,7 @@ def worker(
         events=events,
         log_level=log_level,
     )
-    os.execve(sys.executable, arguments, worker_environ(os.environ, settings, store_url(settings)))
+    os.execve(sys.executable, arguments, worker_environ(environ, settings, store_url(settings)))
 
 
 def up(
@@ -65,6 +86,10 @@ def up(
     concurrency: ConcurrencyOption = None,
     pass_env: PassEnvOption = None,
     grace: GraceOption = 5.0,
+    workspace_root: RootsOption = None,
+    limit: LimitsOption = None,
+    sandbox: SandboxOption = None,
+    sandbox_bind: BindsOption = None,
     state_dir: StateDirOption = None,
 ) -> int:
     """Run the embedded Redis and a worker in the foreground, until Ctrl-C.
@@ -74,7 +99,8 @@ def up(
     from statem_dist.embedded import foreground, server
     from statem_dist.embedded.stack import Service, run_foreground
 
-    settings = Settings.from_environment(os.environ, state_dir=state_dir)
+    environ = with_policy(os.environ, workspace_root, limit, sandbox, sandbox_bind)
+    settings = Settings.from_environment(environ, state_dir=state_dir)
     arguments = worker_arguments(
         queues=queues,
         concurrency=concurrency,
@@ -87,7 +113,7 @@ def up(
 
     def serve(redis_url: str, *before: Service) -> int:
         print("Submit from another terminal, for example: statem-dist start runbook.yaml", flush=True)
-        worker = Service(name="worker", argv=arguments, env=worker_environ(os.environ, settings, redis_url))
+        worker = Service(name="worker", argv=arguments, env=worker_environ(environ, settings, redis_url))
         return run_foreground([*before, worker], out=sys.stdout, grace_seconds=grace + STOP_SECONDS)
 
     if settings.redis_url is not None:
@@ -185,6 +211,23 @@ def worker_arguments(
         "log_level": log_level.upper(),
     }
     return [sys.executable, "-m", "statem_workers", json.dumps(options)]
+
+
+def with_policy(
+    environ: Mapping[str, str],
+    roots: list[str] | None,
+    limits: list[str] | None,
+    sandbox: str | None,
+    binds: list[str] | None,
+) -> dict[str, str]:
+    """Return an environment in which the options of a worker's policy stand in place of the variables of the same."""
+    given = {
+        "STATEM_WORKSPACE_ROOTS": os.pathsep.join(roots) if roots else None,
+        "STATEM_LIMITS": ",".join(limits) if limits else None,
+        "STATEM_SANDBOX": sandbox,
+        "STATEM_SANDBOX_BINDS": os.pathsep.join(binds) if binds else None,
+    }
+    return {**environ, **{name: value for name, value in given.items() if value is not None}}
 
 
 def worker_environ(environ: Mapping[str, str], settings: Settings, redis_url: str) -> dict[str, str]:

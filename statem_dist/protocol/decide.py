@@ -157,6 +157,7 @@ def _start(run: Run | None, command: Start, now: int) -> list[Event]:
         request_id=command.request_id,
         confirmations=command.confirmations,
         final=final,
+        confinement=runbook.confinement,
     )
     return _follow(None, [created, opened], now, command.worker)
 
@@ -218,6 +219,7 @@ def _goto(run: Run, command: Goto, now: int) -> list[Event]:
         final=not runbook.exits(edge.target),
         on_manual=command.on_manual,
         dynamic_producers=command.dynamic.producers if command.dynamic else None,
+        confinement=runbook.confinement,
     )
     return _follow(run, [opened], now, command.worker)
 
@@ -245,6 +247,7 @@ def _resume(run: Run, command: Resume, now: int) -> list[Event]:
         request_id=command.request_id,
         confirmations=command.confirmations,
         final=run_then.final,
+        confinement=runbook.confinement,
     )
     return _follow(run, [*events, opened], now, command.worker)
 
@@ -284,6 +287,7 @@ def _save(run: Run, command: Save, now: int) -> list[Event]:
         confirmations=command.confirmations,
         final=run.final,
         skip_hooks=command.skip_hooks,
+        confinement=command.runbook.confinement,
     )
     return _follow(run, [opened], now, command.worker)
 
