@@ -347,8 +347,9 @@ def _hiding(hidden: Iterable[str], shown: Iterable[str]) -> list[str]:
     """Return the options that hide what is below something that a sandbox shows."""
     folders = [os.path.realpath(path) for path in shown]
     words: list[str] = []
-    for path in dict.fromkeys(map(os.path.realpath, hidden)):
-        if not any(is_below(path, folder) for folder in folders):
+    # A folder sorts before what is in it, which is hidden with it.
+    for path in sorted(set(map(os.path.realpath, hidden))):
+        if not any(is_below(path, folder) for folder in folders) or any(is_below(path, done) for done in words):
             continue
         if os.path.isdir(path):
             words += ["--tmpfs", path]
@@ -365,8 +366,9 @@ def _in_container(rules: Rules, directory: str, env: Mapping[str, str]) -> Invoc
     if client is None:
         raise Unconfinable(f"it is to run in the container {rules.container!r}, and there is no docker on PATH here")
     mark = os.urandom(16).hex()
-    passed = {name: env[name] for name in rules.passed if name in env} | {STORE_WITHHELD: "1", CONTAINER_VARIABLE: mark}
-    begin = [client, "exec", "-i", "-w", directory]
+    passed = {name: env[name] for name in rules.passed if name in env} | {STORE_WITHHELD: "1"}
+    # The mark is no secret, and the client must not carry it: a container may see the host's processes.
+    begin = [client, "exec", "-i", "-w", directory, "-e", f"{CONTAINER_VARIABLE}={mark}"]
     # The names alone: values would stand in the list of processes. The client takes them from its own environment.
     for name in passed:
         begin += ["-e", name]
