@@ -28,7 +28,7 @@ def outside_roots(what: str, path: str, roots: Sequence[str]) -> str:
         what: what the path is, such as ``the workspace``.
     """
     resolved = os.path.realpath(path)
-    leads = "" if resolved == os.path.normpath(path) else f" leads to {resolved}, which"
+    leads = "" if resolved == path else f" leads to {resolved}, which"
     return f"{what} {path}{leads} is not below a workspace root (roots: {', '.join(roots)})"
 
 

@@ -40,13 +40,13 @@ SYSTEM_FOLDERS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 """Folders of programs beside ``/usr``; on most systems they are links into it."""
 
 SYSTEM_FILES = (
-    *("alternatives", "ca-certificates", "ca-certificates.conf", "crypto-policies", "debian_version", "fonts"),
-    *("gai.conf", "gitconfig", "group", "host.conf", "hosts", "inputrc", "java", "ld.so.cache", "ld.so.conf"),
-    *("ld.so.conf.d", "locale.alias", "locale.conf", "localtime", "login.defs", "magic", "mime.types", "nsswitch.conf"),
-    *("os-release", "passwd", "pki/ca-trust", "pki/tls/cert.pem", "pki/tls/certs", "profile", "protocols"),
-    *("resolv.conf", "services", "shells", "ssl/cert.pem", "ssl/certs", "ssl/openssl.cnf", "terminfo", "timezone"),
+    *("alternatives", "crypto-policies", "fonts", "gitconfig", "group", "hosts", "ld.so.cache", "locale.alias"),
+    *("locale.conf", "localtime", "mime.types", "nsswitch.conf", "os-release", "passwd", "pki/ca-trust"),
+    *("pki/tls/cert.pem", "pki/tls/certs", "protocols", "resolv.conf", "services", "ssl/cert.pem", "ssl/certs"),
+    *("ssl/openssl.cnf", "timezone"),
 )
-"""What programs need of ``/etc``. The rest of it stays outside: keys and hashed passwords are there too."""
+"""What programs need of ``/etc``. The rest of it stays outside: keys and hashed passwords are there too. Each is a
+mount of its own and costs time: what few programs need is for a bind."""
 
 KERNEL_FILES = ("acpi", "bus", "fs", "irq", "mtrr", "pressure", "scsi", "sys", "sysrq-trigger")
 """What a worker that is root could otherwise write to in ``/proc``, for the whole host."""
@@ -333,11 +333,16 @@ def _system(binds: Iterable[str], *, network: bool = False) -> list[str]:
             words += ["--symlink", os.readlink(folder), folder]
         elif os.path.isdir(folder):
             words += ["--ro-bind", folder, folder]
-    for name in SYSTEM_FILES:
-        words += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+    for path in (f"/etc/{name}" for name in SYSTEM_FILES):
+        target = os.path.realpath(path)
+        if os.path.islink(path) and is_below(target, "/usr"):
+            words += ["--symlink", target, path]  # Cheaper than a mount.
+        elif os.path.exists(target):
+            words += ["--ro-bind", target, path]
     words += ["--proc", "/proc", "--dev", "/dev"]
-    for name in KERNEL_FILES:
-        words += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
+    for path in (f"/proc/{name}" for name in KERNEL_FILES if os.geteuid() == 0):
+        if os.path.exists(path):
+            words += ["--ro-bind", path, path]
     for path in binds:
         words += ["--ro-bind", path, path]
     return words

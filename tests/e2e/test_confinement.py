@@ -419,7 +419,7 @@ def test_roots_hold_for_workspace_cwd_and_files(site: Site) -> None:
         "{run: echo ran, cwd: /}": "the cwd / is",
         "{path: link/secret, contains: jewels}": f"the file {inner}/link/secret leads to {outside}/secret, which is",
         "{path: secret, contains: jewels, cwd: link}": f"the cwd {inner}/link leads to {outside}, which is",
-        "{path: ../elsewhere/secret, exists: false}": f"leads to {outside}/secret, which is",
+        "{path: ../elsewhere/secret, exists: false}": f"../elsewhere/secret leads to {outside}/secret, which is",
         "{path: /etc/shadow, exists: true}": "the file /etc/shadow is",
         "{path: sub/../link/../../elsewhere/secret, non_empty: true}": "the file",
     }
