@@ -21,6 +21,7 @@ from msgspec import Struct, structs, to_builtins
 
 from statem_dist.checks.environment import STORE_WITHHELD
 from statem_dist.checks.process import Captured, Finished, Wrapper, environment_block
+from statem_dist.checks.supervisor import MARKER
 from statem_dist.errors import Invalid
 from statem_dist.protocol.graph import NO_LIMITS, Confinement, ResourceLimits, Sandbox
 from statem_dist.protocol.model import Place
@@ -161,8 +162,10 @@ class Rules(Struct, frozen=True):
         """
         self._require_within("the cwd", workspace, directory)
         self._require_within("the file", workspace, path)
-        resolved = os.path.realpath(path)
-        if self.sandbox is not None and any(is_below(resolved, os.path.realpath(each)) for each in self.hidden):
+        resolved, inside = os.path.realpath(path), os.path.realpath(workspace)
+        # Only below the workspace: a workspace may itself lie in the state directory, as those of a sweep's trials do.
+        hidden = [each for each in map(os.path.realpath, self.hidden) if is_below(each, inside)]
+        if self.sandbox is not None and any(is_below(resolved, each) for each in hidden):
             raise Unconfinable(f"the file {path} belongs to the state of statem-dist")
         return resolved
 
@@ -313,7 +316,8 @@ def _in_sandbox(rules: Rules, sandbox: Sandbox, workspace: str, directory: str, 
         raise Unconfinable(f"the workspace {inside} is where statem-dist keeps its state; use another folder")
     words += _hiding(rules.hidden, [inside])
     for name, value in {**env, "HOME": "/tmp", "TMPDIR": "/tmp", STORE_WITHHELD: "1"}.items():
-        words += ["--setenv", name, value]
+        # The supervisor gives its marker to bwrap, which hands it on; nobody else has a say in that.
+        words += ["--setenv", name, value] if name != MARKER else []
     words += ["--chdir", os.path.realpath(directory), "--remount-ro", "/"]
     # Neither on the command line, which everybody can read, nor in bwrap's own environment, where a variable of the
     # run could make the loader take a library into a process that is not within the sandbox yet.

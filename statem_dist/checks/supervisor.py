@@ -588,8 +588,9 @@ def fork_and_execute(argv: list[bytes], environ: dict[bytes, bytes], streams: li
                     resource.setrlimit(which, soft_and_hard)
                 os.execve(argv[0], argv, environ)
             except Exception as error:
-                # Anything else than an OSError can only be a limit of memory that leaves no room for this.
-                code = error.errno if isinstance(error, OSError) else errno.ENOMEM
+                # A value that the system does not take, or a limit of memory that leaves no room for this.
+                other = errno.EINVAL if isinstance(error, ValueError) else errno.ENOMEM
+                code = error.errno if isinstance(error, OSError) else other
                 os.write(writer, str(code).encode())
             finally:
                 os._exit(127)

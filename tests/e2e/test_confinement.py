@@ -96,6 +96,7 @@ def test_work_in_a_sandbox_is_work(cell: Cell) -> None:
     result = cell.attempt('pwd; echo made > made; cat made; echo "$WORD" >&2; exit 3', "--env", "WORD=with 'quotes' $x")
     assert (result["reason"], result["exit_code"]) == ("check_failed", 3)
     assert result["output"] == f"{cell.site.folder}\nmade\nwith 'quotes' $x"
+    assert cell.output("ls /proc/$$/fd").split() == ["0", "1", "10", "2"]  # Its streams, and its own script.
     assert cell.site.lines("made") == ["made"]
     assert cell.attempt("true")["reason"] == "passed"
     assert cell.attempt("no-such-program")["reason"] == "config_error"

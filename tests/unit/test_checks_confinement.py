@@ -144,6 +144,16 @@ def test_the_socket_of_a_store_is_known(url: str, paths: tuple[str, ...]) -> Non
     assert socket_of(url) == paths
 
 
+def test_a_predicate_sees_what_its_sandbox_shows(tmp_path: Path) -> None:
+    """The state in a workspace is hidden, and a workspace in the state is not: trials of sweeps have theirs there."""
+    (tmp_path / "state" / "sweeps" / "trial").mkdir(parents=True)
+    state, trial = str(tmp_path / "state"), str(tmp_path / "state" / "sweeps" / "trial")
+    rules = Rules(sandbox=Sandbox(), hidden=(state,))
+    assert rules.file(trial, trial, f"{trial}/answer") == f"{os.path.realpath(trial)}/answer"
+    with pytest.raises(Unconfinable, match="belongs to the state"):
+        rules.file(str(tmp_path), str(tmp_path), f"{state}/redis.log")
+
+
 def test_a_command_works_in_the_folder_that_was_looked_at(tmp_path: Path) -> None:
     """With roots, a link that is exchanged afterwards leads nobody out."""
     (tmp_path / "inner").mkdir()
