@@ -52,7 +52,7 @@ mount of its own and costs time: what few programs need is for a bind."""
 KERNEL_FILES = ("acpi", "bus", "fs", "irq", "mtrr", "pressure", "scsi", "sys", "sysrq-trigger")
 """What a worker that is root could otherwise write to in ``/proc``, for the whole host."""
 
-TOO_WIDE = ("/", "/dev", "/etc", "/proc", "/run", "/tmp", "/usr", "/var")
+TOO_WIDE = ("/", "/boot", "/dev", "/etc", "/home", "/proc", "/run", "/sys", "/tmp", "/usr", "/var")
 """Folders that are no workspace in a sandbox, because that could keep nothing apart."""
 
 BWRAP_HINT = "Install bubblewrap 0.8 or newer (Debian: apt-get install bubblewrap), and allow user namespaces."
