@@ -522,7 +522,8 @@ class Loop:
     def _by_environment(self, pid: int) -> Command | None:
         prefix = f"{MARKER}={self.token}.".encode()
         numbers = [entry[len(prefix) :] for entry in environment_of(pid) if entry.startswith(prefix)]
-        return self.commands.get(int(numbers[0])) if numbers else None
+        # Compared as it is written: a command may have put anything there.
+        return next((self.commands[each] for each in self.commands if numbers[:1] == [b"%d" % each]), None)
 
 
 # --- processes ----------------------------------------------------------------------------------------------------
