@@ -35,6 +35,8 @@ class Finding(Struct, frozen=True):
 def diagnose(settings: Settings) -> list[Finding]:
     """Look at this installation, its state store and its workers."""
     findings = [_versions(), _disk(settings)]
+    if settings.sandbox is not None:
+        findings.append(_sandbox(settings))
     try:
         url = settings.redis_url or _embedded_url(settings)
         store = RedisStore(client_for(url), patience_seconds=settings.patience_seconds)
@@ -65,6 +67,13 @@ def _disk(settings: Settings) -> Finding:
     if free < DISK_BYTES_MIN:
         return Finding("error", "disk", found, "Free space, or choose another --state-dir.")
     return Finding("ok", "disk", found)
+
+
+def _sandbox(settings: Settings) -> Finding:
+    from statem_dist.checks.confinement import BWRAP_HINT, why_no_sandbox
+
+    why = why_no_sandbox(settings.sandbox_binds)
+    return Finding("error", "sandbox", why, BWRAP_HINT) if why else Finding("ok", "sandbox", "bwrap can make one")
 
 
 def _embedded_url(settings: Settings) -> str:

@@ -799,6 +799,7 @@ class Engine:
                     unserved,
                     self._dispatcher,
                     alone=unserved == everything,
+                    store_url=self.redis_url,
                 )
             return self._inline_workers[unserved]
 

@@ -12,9 +12,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
+from statem_dist.checks.confinement import rules_for
 from statem_dist.checks.context import CheckContext
 from statem_dist.checks.environment import statem_variables
 from statem_dist.checks.evaluate import evaluate
@@ -24,7 +26,7 @@ from statem_dist.deadline import NEVER, Deadline
 from statem_dist.leases import LeaseKeeper
 from statem_dist.protocol.commands import ClaimWork, RecordOutcomes, ReturnWork
 from statem_dist.protocol.events import Event, WorkClaimed
-from statem_dist.protocol.graph import LlmReview, Predicate
+from statem_dist.protocol.graph import UNCONFINED, LlmReview, Predicate
 from statem_dist.protocol.model import Place, PlannedCheck, Run, Worker
 from statem_dist.protocol.outcome import Outcome, Reason
 from statem_dist.protocol.progress import repeatable
@@ -65,7 +67,9 @@ class Executor:
         supervisor: spawns and ends the commands.
         leases: keeps the leases of what is being executed.
         environment: see ``MakeEnvironment``.
-        settings: limits and the host's reviewer.
+        settings: limits, the policy of this host, and its reviewer.
+        passed: names of the variables of this process that commands get, those in a container included.
+        store_url: where the state is; a socket of it is shown in no sandbox.
     """
 
     def __init__(
@@ -76,6 +80,9 @@ class Executor:
         leases: LeaseKeeper,
         environment: MakeEnvironment,
         settings: Settings,
+        *,
+        passed: tuple[str, ...] = (),
+        store_url: str = "",
     ) -> None:
         self.coordinator = coordinator
         self.worker = worker
@@ -83,6 +90,8 @@ class Executor:
         self._leases = leases
         self._environment = environment
         self._settings = settings
+        self._passed = passed
+        self._hidden = (str(settings.state_dir), *socket_of(store_url))
         self._stopping = threading.Event()
         self._prompt_of = lru_cache(maxsize=256)(self._load_prompt)
 
@@ -192,6 +201,13 @@ class Executor:
             node_prompt=self._prompt_of(run.runbook, run.node) if isinstance(planned.check.do, LlmReview) else "",
             spec=run.place.spec,
             reviewer_command=self._settings.reviewer_command,
+            rules=rules_for(
+                self._settings,
+                run.transition.confinement if run.transition else UNCONFINED,
+                run.place,
+                hidden=(*self._hidden, run.place.state_dir),
+                passed=(*self._passed, *run.place.env, *variables),
+            ),
         )
         # What must not run twice is not cut short for the sake of somebody who waits no longer.
         limit = deadline if repeatable(planned) else NEVER
@@ -260,6 +276,12 @@ class Executor:
         stored = self.coordinator.store.runbook(runbook)
         found = stored.runbook.node(node) if stored else None
         return found.prompt if found else ""
+
+
+def socket_of(store_url: str) -> tuple[str, ...]:
+    """Return the path of the unix socket that a store is reached by; none for a store with a network address."""
+    parts = urlsplit(store_url)
+    return (parts.path,) if parts.scheme == "unix" and parts.path else ()
 
 
 def _claimed(events: tuple[Event, ...]) -> int | None:

@@ -44,6 +44,7 @@ class InlineWorker:
         queues: the queues of its runs that nobody else serves.
         dispatcher: sends the work of the other queues to workers.
         alone: whether there are no other queues.
+        store_url: where the store is.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class InlineWorker:
         dispatcher: Dispatcher,
         *,
         alone: bool,
+        store_url: str,
     ) -> None:
         self.worker = Worker(id=this_process("cli"), queues=queues)
         self.alone = alone
@@ -67,7 +69,15 @@ class InlineWorker:
         def environment(place: Place, variables: dict[str, str]) -> dict[str, str]:
             return inline_environment({**environ, **place.env}, variables)
 
-        self._executor = Executor(self.coordinator, self.worker, self._supervisor, self._leases, environment, settings)
+        self._executor = Executor(
+            self.coordinator,
+            self.worker,
+            self._supervisor,
+            self._leases,
+            environment,
+            settings,
+            store_url=store_url,
+        )
 
     def close(self) -> None:
         """End every command that still runs."""

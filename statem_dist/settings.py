@@ -6,12 +6,15 @@ receives the value.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from msgspec import Struct
 
 from statem_dist.errors import Usage
+from statem_dist.limits import read_limits
+from statem_dist.protocol.graph import NO_LIMITS, ResourceLimits, Sandbox
 
 REDIS_SCHEMES = ("redis", "rediss", "unix")
 """Schemes of the URLs by which a Redis can be reached."""
@@ -53,6 +56,18 @@ class Settings(Struct, frozen=True):
     flower_basic_auth: str | None = None
     """``STATEM_FLOWER_BASIC_AUTH``: the user name and password that Flower asks for, as ``user:password``."""
 
+    workspace_roots: tuple[str, ...] = ()
+    """Absolute paths; what a check works in or looks at must lie below one of them. None at all: anywhere."""
+
+    limits: ResourceLimits = NO_LIMITS
+    """Limits of every command that is executed here; a runbook may be stricter."""
+
+    sandbox: Sandbox | None = None
+    """The sandbox that every command is executed in here; its ``network`` says whether a runbook may ask for that."""
+
+    sandbox_binds: tuple[str, ...] = ()
+    """Absolute paths that are there in a sandbox, to be read, besides those that every sandbox has."""
+
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], *, state_dir: str | None = None) -> Settings:
         """Read the settings from environment variables.
@@ -62,7 +77,8 @@ class Settings(Struct, frozen=True):
             state_dir: overrides ``STATEM_STATE_DIR``; the default is ``.statem``.
 
         Raises:
-            Usage: a variable holds something else than a positive number of seconds, or no URL of a Redis.
+            Usage: a variable holds something else than a positive number of seconds, no URL of a Redis, no limits,
+                or no sandbox that there is.
         """
         return cls(
             state_dir=Path(state_dir or environ.get("STATEM_STATE_DIR") or ".statem").expanduser().absolute(),
@@ -74,6 +90,10 @@ class Settings(Struct, frozen=True):
             idle_stop_seconds=_seconds(environ, "STATEM_IDLE_STOP_SECONDS", 900.0),
             reviewer_command=environ.get("STATEM_LLM_REVIEW_CMD") or None,
             flower_basic_auth=environ.get("STATEM_FLOWER_BASIC_AUTH") or None,
+            workspace_roots=_paths(environ.get("STATEM_WORKSPACE_ROOTS")),
+            limits=_limits(environ.get("STATEM_LIMITS")),
+            sandbox=_sandbox(environ.get("STATEM_SANDBOX")),
+            sandbox_binds=_paths(environ.get("STATEM_SANDBOX_BINDS")),
         )
 
     @property
@@ -105,3 +125,25 @@ def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
     if not 0 < value < float("inf"):
         raise Usage(f"{name} must be a positive number of seconds, not {text!r}.")
     return value
+
+
+def _paths(text: str | None) -> tuple[str, ...]:
+    return tuple(os.path.abspath(path) for path in (text or "").split(os.pathsep) if path)
+
+
+def _limits(text: str | None) -> ResourceLimits:
+    try:
+        return ResourceLimits(**read_limits((text or "").split(",")))
+    except ValueError as error:
+        raise Usage(f"A limit cannot be used: {error}.", hint="Such as memory=2G,cpu=600.") from None
+
+
+def _sandbox(text: str | None) -> Sandbox | None:
+    if not text:
+        return None
+    words = [word.strip() for word in text.split(",")]
+    if words == ["bwrap"] or words == ["bwrap", "network"]:
+        return Sandbox(network="network" in words)
+    raise Usage(
+        f"There is no sandbox {text!r}.", hint="Use bwrap, or bwrap,network to let runbooks ask for the network."
+    )

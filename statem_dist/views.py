@@ -12,7 +12,7 @@ from statem_dist.protocol.graph import Edge, Node, Runbook
 from statem_dist.protocol.model import Origin, PlannedCheck, Purpose, Run, Transition
 from statem_dist.protocol.outcome import CheckResult
 from statem_dist.protocol.stages import purposes_of
-from statem_dist.runbook.view import check_view, dynamic_view, edge_view, node_view
+from statem_dist.runbook.view import check_view, confinement_view, dynamic_view, edge_view, node_view
 
 
 def node_status(run: Run, runbook: Runbook, agent_id: str, waiting_reason: str = "") -> dict[str, Any]:
@@ -126,6 +126,7 @@ def graph_status(run: Run, runbook: Runbook) -> dict[str, Any]:
         "spec_name": run.runbook_name,
         "current": run.node,
         "current_entry_id": run.entry_id,
+        **confinement_view(runbook.confinement),
         "nodes": [node_view(node) for node in runbook.nodes],
         "edges": [edge_view(edge) for edge in runbook.edges],
     }

@@ -13,11 +13,15 @@ import signal
 
 from msgspec import structs
 
+from statem_dist.checks.confinement import Rules, Unconfinable, begun
 from statem_dist.checks.context import CheckContext
 from statem_dist.checks.output import shorten, text_of
 from statem_dist.checks.process import SHUTDOWN, Finished, Supervisor
 from statem_dist.protocol.graph import Check, Command
 from statem_dist.protocol.outcome import Outcome, Reason
+
+OUT_OF_CPU = 128 + signal.SIGXCPU
+"""Exit status of ``/bin/sh`` when what it ran was ended by the limit of processor time."""
 
 CANNOT_EXECUTE = frozenset({126, 127})
 """Exit statuses of ``/bin/sh`` for a program that is not executable, or that is not there."""
@@ -25,27 +29,40 @@ CANNOT_EXECUTE = frozenset({126, 127})
 
 def evaluate_command(check: Check, command: Command, context: CheckContext, supervisor: Supervisor) -> Outcome:
     """Run a command and return its outcome."""
-    finished = execute(command.run, check, context, supervisor)
+    finished = execute(command.run, check, context, supervisor, context.rules)
     reason, note = judge(finished, check, context)
     return outcome_of(finished, reason, note, context)
 
 
 def execute(
-    run: str, check: Check, context: CheckContext, supervisor: Supervisor, stdin: bytes | None = None
+    run: str, check: Check, context: CheckContext, supervisor: Supervisor, rules: Rules, stdin: bytes | None = None
 ) -> Finished:
-    """Run a shell command where, with what and for as long as a check says."""
-    return supervisor.run(
+    """Run a shell command where, with what and for as long as a check says, within the rules.
+
+    Returns:
+        How it ended. A command that the rules do not let begin is a ``Finished`` with a ``failure``.
+    """
+    directory = context.directory(check)
+    try:
+        invocation = rules.invocation(context.workspace, directory, context.environ)
+    except (Unconfinable, ValueError) as error:
+        return Finished(failure="refused", text=str(error))
+    finished = supervisor.run(
         context.key,
         run,
-        cwd=context.directory(check),
-        env=context.environ,
+        cwd=invocation.cwd,
+        env=invocation.env,
         stdin=stdin,
         timeout=check.timeout,
+        limits=invocation.limits,
+        wrapper=invocation.wrapper,
     )
+    return finished if invocation.wrapper is None else begun(finished, rules)
 
 
 def judge(finished: Finished, check: Check, context: CheckContext) -> tuple[Reason, str]:
     """Return why a command ended as it did, and a sentence on it where its own output says nothing."""
+    cpu = context.rules.limits.cpu
     if finished.cancelled is not None:
         return reason_of_cancellation(finished.cancelled), f"ended early: {finished.cancelled}"
     if finished.timed_out:
@@ -60,7 +77,9 @@ def judge(finished: Finished, check: Check, context: CheckContext) -> tuple[Reas
         case "supervisor_lost":
             return "worker_lost", finished.text
     if finished.signal is not None:
-        return "signal", f"ended by signal {finished.signal} ({_signal_name(finished.signal)})"
+        note = f"ended by signal {finished.signal} ({_signal_name(finished.signal)})"
+        limit = cpu if finished.signal == signal.SIGXCPU and cpu is not None else None
+        return "signal", note if limit is None else f"{note}: its limit of processor time, {limit} s"
     if finished.exit_code is None:
         return "worker_lost", "the command could not be ended; it may still be running"
     if finished.exit_code == 0:
@@ -69,6 +88,9 @@ def judge(finished: Finished, check: Check, context: CheckContext) -> tuple[Reas
         return "spawn_failed", f"exit status {finished.exit_code} is declared as could-not-run (retry.exit_status)"
     if finished.exit_code in CANNOT_EXECUTE:
         return "config_error", ""
+    if finished.exit_code == OUT_OF_CPU and cpu is not None:
+        note = f"exit status {OUT_OF_CPU} is a shell's word for SIGXCPU, which ends what exceeds"
+        return "check_failed", f"{note} the limit of processor time ({cpu} s)"
     return "check_failed", ""
 
 

@@ -6,6 +6,7 @@ import os
 
 from msgspec import Struct
 
+from statem_dist.checks.confinement import UNRULED, Rules
 from statem_dist.protocol.graph import Check
 
 
@@ -30,7 +31,8 @@ class CheckContext(Struct, frozen=True):
 
     ``key`` is the name under which its command can be cancelled. ``workspace`` is an absolute path. ``environ`` is
     the whole environment of its commands (``environment.py`` makes it). ``spec`` is the runbook's path, or its name
-    when it came as text. ``reviewer_command`` is the host's ``STATEM_LLM_REVIEW_CMD``.
+    when it came as text. ``reviewer_command`` is the host's ``STATEM_LLM_REVIEW_CMD``. ``rules`` is what the check is
+    kept within.
     """
 
     key: str
@@ -43,6 +45,7 @@ class CheckContext(Struct, frozen=True):
     spec: str = ""
     reviewer_command: str | None = None
     limits: Limits = Limits()
+    rules: Rules = UNRULED
 
     def directory(self, check: Check) -> str:
         """Return the absolute path that the check works in: its ``cwd``, taken from the workspace."""

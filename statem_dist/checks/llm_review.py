@@ -35,7 +35,9 @@ def evaluate_llm_review(check: Check, review: LlmReview, context: CheckContext, 
             output="no reviewer is configured: give the check a run, or set STATEM_LLM_REVIEW_CMD",
         )
     stdin = brief(review, context).encode(errors="replace") if review.stdin else None
-    finished = execute(command, check, context, supervisor, stdin)
+    # The host's own reviewer is the operator's program: it needs the network, and is none of the runbook's commands.
+    rules = context.rules if review.run else context.rules.of_operator()
+    finished = execute(command, check, context, supervisor, rules, stdin)
     reason, note = _verdict(finished, check, review, context, supervisor)
     return outcome_of(finished, reason, note, context)
 

@@ -17,12 +17,16 @@ from typing import Any
 
 from msgspec import UNSET, structs
 
+from statem_dist.checks.confinement import Unconfinable
 from statem_dist.checks.context import CheckContext
 from statem_dist.checks.output import shorten
 from statem_dist.checks.patterns import PatternFailure, search
 from statem_dist.checks.process import Supervisor
 from statem_dist.protocol.graph import Check, Predicate
 from statem_dist.protocol.outcome import Outcome
+
+HAS_DESCRIPTORS = os.path.isdir("/proc/self/fd")
+"""Whether the system can say which file is open."""
 
 SHOWN_CHARACTERS_MAX = 200
 """How much of a value a failure shows."""
@@ -35,12 +39,19 @@ class Unreadable(Exception):
 def evaluate_predicate(check: Check, predicate: Predicate, context: CheckContext, supervisor: Supervisor) -> Outcome:
     """Test a file and return the outcome; ``check_failed`` covers files that cannot be tested.
 
+    A file that the rules of the check put out of bounds is not looked at, and is a ``config_error``.
+
     Raises:
         SearchInterrupted: the search for a pattern was kept from answering.
     """
     started = time.monotonic()
-    path = os.path.join(context.directory(check), predicate.path)
-    failures = "\n".join(f"{path}: {failure}" for failure in _failures(predicate, path, context, supervisor))
+    directory = context.directory(check)
+    path = os.path.join(directory, predicate.path)
+    try:
+        looked_at = context.rules.file(context.workspace, directory, path) if context.rules.guard_files else path
+    except (Unconfinable, ValueError) as error:
+        return Outcome(passed=False, reason="config_error", output=f"the predicate cannot be evaluated: {error}")
+    failures = "\n".join(f"{path}: {failure}" for failure in _failures(predicate, looked_at, context, supervisor))
     # JSON may hold halves of surrogate pairs, which no later encoding of this text would survive.
     output = failures.encode(errors="replace").decode()
     return Outcome(
@@ -72,7 +83,7 @@ def _failures(predicate: Predicate, path: str, context: CheckContext, supervisor
             if predicate.non_empty is not None and (status.st_size > 0) is not predicate.non_empty:
                 yield "is empty" if predicate.non_empty else f"is not empty ({status.st_size} bytes)"
         if _needs_text(predicate) or _needs_json(predicate):
-            text = _read(path, context.limits.predicate_bytes_max)
+            text = _read(path, context.limits.predicate_bytes_max, exactly=context.rules.guard_files)
             yield from _text_failures(predicate, text, context, supervisor)
             if _needs_json(predicate):
                 yield from _json_failures(predicate, text)
@@ -129,15 +140,20 @@ def _follow(value: Any, step: str) -> Any:
     raise LookupError(step)
 
 
-def _read(path: str, bytes_max: int) -> str:
+def _read(path: str, bytes_max: int, *, exactly: bool) -> str:
     """Return the text of a file.
 
+    Args:
+        exactly: whether the path, which has no links in it, must not lead elsewhere by now.
+
     Raises:
-        Unreadable: it cannot be opened, is longer than ``bytes_max``, or is not UTF-8.
+        Unreadable: it cannot be opened, is longer than ``bytes_max``, is not UTF-8, or was exchanged.
     """
     try:
         # A pipe may have taken the file's place since it was looked at; opening that must not wait for a writer.
         with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+            if exactly and HAS_DESCRIPTORS and os.readlink(f"/proc/self/fd/{file.fileno()}") != path:
+                raise Unreadable("was exchanged for something else while it was opened")
             octets = file.read(bytes_max + 1)
     except OSError as error:
         raise Unreadable(f"cannot be read: {_reason(error)}") from error

@@ -62,6 +62,8 @@ SWEEP_SECONDS = 0.02
 KILL_MARGIN_SECONDS = 1.0
 """How long a supervisor that has lost its worker may take for SIGKILL and for itself, after its grace."""
 
+NOTHING: Mapping[str, int] = {}
+
 RUN_ID = "STATEM_RUN_ID"
 """Environment variable that names the run for which a command is executed."""
 
@@ -114,6 +116,18 @@ class Finished(Struct, frozen=True, omit_defaults=True):
         return self.stdout.dropped + self.stderr.dropped
 
 
+class Wrapper(Struct, frozen=True):
+    """A program that is started in place of a command's shell, and starts it where the command is to run.
+
+    ``argv`` are its words, before those of the shell. ``arguments`` is what it finds on descriptor 3: what others
+    must not read in the list of processes. ``steady`` says that it outlives SIGTERM by not being sent it.
+    """
+
+    argv: tuple[bytes, ...]
+    arguments: bytes | None = None
+    steady: bool = False
+
+
 class _Run(Struct, tag_field="op", tag="run"):
     id: int
     run: bytes
@@ -121,6 +135,8 @@ class _Run(Struct, tag_field="op", tag="run"):
     environ: bytes
     stdin: bytes | None
     timeout: float | None
+    limits: dict[str, int]
+    wrapper: Wrapper | None
 
 
 class _Cancel(Struct, tag_field="op", tag="cancel"):
@@ -303,6 +319,8 @@ class Supervisor:
         env: Mapping[str, str],
         stdin: bytes | None = None,
         timeout: float | None = None,
+        limits: Mapping[str, int] = NOTHING,
+        wrapper: Wrapper | None = None,
     ) -> Finished:
         """Run ``/bin/sh -c command`` and wait for its end.
 
@@ -312,12 +330,15 @@ class Supervisor:
             env: the whole environment of the command.
             stdin: what it can read; None is an empty input.
             timeout: seconds of wall-clock time, or None.
+            limits: what each of its processes is kept within, by the names of ``supervisor.LIMITS``.
+            wrapper: what starts its shell, if not the supervisor itself; limits hold for both.
 
         Returns:
             How it ended. A command that cannot be run is a ``Finished`` with a ``failure``, never an exception.
         """
         try:
-            request = _Run(0, os.fsencode(command), os.fsencode(cwd), _environment_block(env), stdin, timeout)
+            block = environment_block(env)
+            request = _Run(0, os.fsencode(command), os.fsencode(cwd), block, stdin, timeout, dict(limits), wrapper)
         except ValueError as error:
             return Finished(failure="refused", text=str(error))
         if len(stdin or b"") > FRAME_BYTES_MAX // 2:
@@ -475,7 +496,7 @@ def _others() -> list[int]:
     return [int(name) for name in names if name.isdigit() and int(name) != os.getpid()]
 
 
-def _environment_block(env: Mapping[str, str]) -> bytes:
+def environment_block(env: Mapping[str, str]) -> bytes:
     """Return the environment as ``NAME=value`` entries joined by NUL, as the kernel keeps it.
 
     Raises:

@@ -21,7 +21,8 @@ Without ``/proc`` or ``prctl`` (macOS) only the command's own process group can 
 Wire protocol, both ways: a length (4 bytes, big endian), then that many bytes of JSON. Byte strings are base64::
 
     -> {"op": "run", "id": 7, "run": b64, "cwd": b64, "environ": b64 of NAME=value joined by NUL,
-        "stdin": b64 or null, "timeout": seconds or null}
+        "stdin": b64 or null, "timeout": seconds or null, "limits": {name of LIMITS: number},
+        "wrapper": null or {"argv": [b64, ...], "arguments": b64 or null, "steady": bool}}
     -> {"op": "cancel", "id": 7, "why": text}
     <- {"id": 7, "finished": {"exit_code": 0, "signal": null, "timed_out": false, "cancelled": null,
         "stdout": {"head": b64, "tail": b64, "written": 3}, "stderr": ..., "duration_ms": 1, "survivors": 0,
@@ -44,6 +45,7 @@ import time
 TYPE_CHECKING = False  # Mypy takes it for True; importing ``typing`` for it would cost as much as all the rest.
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
 
 CONTROL_DESCRIPTOR = 3
 """Where the process expects its end of the control socket."""
@@ -77,6 +79,12 @@ POLL_SECONDS_MAX = 3600.0
 FOREVER = float("inf")
 
 PR_SET_CHILD_SUBREAPER = 36
+
+LIMITS = {"memory": "RLIMIT_AS", "cpu": "RLIMIT_CPU", "processes": "RLIMIT_NPROC", "files": "RLIMIT_NOFILE"}
+"""The limits that a command can be started with, and the kernel's names of them."""
+
+CPU_GRACE_SECONDS = 5
+"""How much more processor time a process may use after its limit (SIGXCPU) before it is killed."""
 
 OWN_CHILDREN = f"/proc/self/task/{os.getpid()}/children"
 
@@ -122,7 +130,8 @@ class Command:
     """One command from its start to its report.
 
     ``status`` is None while the shell runs; ``kill_at`` is None until somebody decided to end the command.
-    ``look_at`` is the next moment at which the loop must look at it even if nothing happens.
+    ``look_at`` is the next moment at which the loop must look at it even if nothing happens. ``steady`` says that its
+    first process is a wrapper which gets no SIGTERM, because everything in it would be killed with it.
     """
 
     __slots__ = (
@@ -137,13 +146,17 @@ class Command:
         "status",
         "stderr",
         "stdout",
+        "steady",
         "survivors",
         "timed_out",
     )
 
-    def __init__(self, number: int, pid: int, stdout: Capture, stderr: Capture, timeout: float | None) -> None:
+    def __init__(
+        self, number: int, pid: int, stdout: Capture, stderr: Capture, timeout: float | None, steady: bool
+    ) -> None:
         self.number = number
         self.pid = pid
+        self.steady = steady
         self.stdout = stdout
         self.stderr = stderr
         self.started = self.exited = time.monotonic()
@@ -325,6 +338,11 @@ class Loop:
         environ = dict(split(entry) for entry in octets(request, "environ").split(b"\0") if entry)
         environ[MARKER.encode()] = f"{self.token}.{number}".encode()
         timeout = seconds(request, "timeout")
+        limits = limits_of(request)
+        wrapper = request.get("wrapper") or {}
+        if not isinstance(wrapper, dict):
+            raise Refusal("refused", f"wrapper must be an object, not {wrapper!r}")
+        argv = [*octet_strings(wrapper, "argv"), b"/bin/sh", b"-c", run]
         ours: list[int] = []
         theirs: list[int] = []
         try:
@@ -337,7 +355,11 @@ class Loop:
                 ours.append(reader)
                 theirs.append(writer)
                 os.set_blocking(reader, False)
-            pid = spawn(run, cwd, environ, (stdin, theirs[-2], theirs[-1]))
+            streams = [stdin, theirs[-2], theirs[-1]]
+            if wrapper.get("arguments") is not None:
+                theirs.append(memory_file(octets(wrapper, "arguments")))
+                streams.append(theirs[-1])
+            pid = spawn(argv, cwd, environ, streams, limits)
         except OSError as error:
             close(ours)
             raise Refusal("spawn_failed", f"the command could not be started: {error.strerror}") from error
@@ -347,7 +369,7 @@ class Loop:
         finally:
             close(theirs)
         stdout, stderr = (Capture(descriptor, self.head_bytes, self.tail_bytes) for descriptor in ours)
-        command = Command(number, pid, stdout, stderr, timeout)
+        command = Command(number, pid, stdout, stderr, timeout, bool(wrapper.get("steady")))
         self.commands[number] = self.shells[pid] = command
         for descriptor, capture in zip(ours, (stdout, stderr), strict=True):
             self.captures[descriptor] = (command, capture)
@@ -444,7 +466,9 @@ class Loop:
 
     def _signal(self, command: Command, pids: list[int], number: int) -> None:
         in_group: set[int] = set()
-        if command.status is None or not HAS_PROC:
+        if command.steady and number == signal.SIGTERM:
+            pids = [pid for pid in pids if pid != command.pid]
+        elif command.status is None or not HAS_PROC:
             # Until the shell is reaped, its pid is that of its group and of nobody else: it made the group at birth.
             # Nobody gets the signal twice, because many programs take a second SIGTERM for impatience.
             in_group = {pid for pid in pids if group_of(pid) == command.pid}
@@ -498,14 +522,17 @@ class Loop:
     def _by_environment(self, pid: int) -> Command | None:
         prefix = f"{MARKER}={self.token}.".encode()
         numbers = [entry[len(prefix) :] for entry in environment_of(pid) if entry.startswith(prefix)]
-        return self.commands.get(int(numbers[0])) if numbers else None
+        # Compared as it is written: a command may have put anything there.
+        return next((self.commands[each] for each in self.commands if numbers[:1] == [b"%d" % each]), None)
 
 
 # --- processes ----------------------------------------------------------------------------------------------------
 
 
-def spawn(run: bytes, cwd: bytes, environ: dict[bytes, bytes], streams: tuple[int, int, int]) -> int:
-    """Start ``/bin/sh -c run`` in its own session with signals as a login shell has them; return its pid.
+def spawn(
+    argv: list[bytes], cwd: bytes, environ: dict[bytes, bytes], streams: list[int], limits: dict[str, int]
+) -> int:
+    """Start a program in its own session with signals as a login shell has them; return its pid.
 
     Raises:
         Refusal: the directory cannot be entered, or the command can be started nowhere (too long, a NUL in it).
@@ -517,9 +544,11 @@ def spawn(run: bytes, cwd: bytes, environ: dict[bytes, bytes], streams: tuple[in
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise Refusal("cwd_missing", f"{cwd.decode(errors='replace')}: {reason}") from error
     try:
+        if limits:
+            return fork_and_execute(argv, environ, streams, limits)
         return os.posix_spawn(
-            b"/bin/sh",
-            [b"sh", b"-c", run],
+            argv[0],
+            argv,
             environ,
             file_actions=[(os.POSIX_SPAWN_DUP2, source, target) for target, source in enumerate(streams)],
             setsid=True,
@@ -532,6 +561,58 @@ def spawn(run: bytes, cwd: bytes, environ: dict[bytes, bytes], streams: tuple[in
         raise
     finally:
         os.chdir("/")
+
+
+def fork_and_execute(argv: list[bytes], environ: dict[bytes, bytes], streams: list[int], limits: dict[str, int]) -> int:
+    """Do what ``posix_spawn`` does for a process with limits, which it cannot set; return the pid.
+
+    Raises:
+        OSError: no process can be had, a limit cannot be set, or the program cannot be executed.
+    """
+    if any(b"\0" in word for word in argv):
+        raise ValueError("embedded null byte")
+    import resource
+
+    bounds = [bounded(resource, name, value) for name, value in limits.items()]
+    reader, writer = os.pipe()
+    try:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.setsid()
+                for target, source in enumerate(streams):
+                    os.dup2(source, target)
+                for number in RESET_SIGNALS:
+                    signal.signal(number, signal.SIG_DFL)
+                signal.pthread_sigmask(signal.SIG_SETMASK, ())
+                for which, soft_and_hard in bounds:
+                    resource.setrlimit(which, soft_and_hard)
+                os.execve(argv[0], argv, environ)
+            except Exception as error:
+                # A value that the system does not take, or a limit of memory that leaves no room for this.
+                other = errno.EINVAL if isinstance(error, ValueError) else errno.ENOMEM
+                code = error.errno if isinstance(error, OSError) else other
+                os.write(writer, str(code).encode())
+            finally:
+                os._exit(127)
+    finally:
+        os.close(writer)
+        # Closed by a successful execve: then there is nothing to read.
+        failed = os.read(reader, 16)
+        os.close(reader)
+    if failed:
+        os.waitpid(pid, 0)
+        raise OSError(int(failed), os.strerror(int(failed)))
+    return pid
+
+
+def bounded(resource: ModuleType, name: str, value: int) -> tuple[int, tuple[int, int]]:
+    """Return a limit as ``setrlimit`` takes it, not above what this process has itself."""
+    which: int = getattr(resource, LIMITS[name])
+    _, most = resource.getrlimit(which)
+    hard = value + CPU_GRACE_SECONDS if name == "cpu" else value
+    hard = hard if most == resource.RLIM_INFINITY else min(hard, most)
+    return which, (min(value, hard), hard)
 
 
 def own_children() -> list[int]:
@@ -634,6 +715,24 @@ def octets(request: dict[str, object], name: str) -> bytes:
     if not isinstance(value, str):
         raise Refusal("refused", f"{name} must be base64 text, not {value!r}")
     return binascii.a2b_base64(value, strict_mode=True)
+
+
+def octet_strings(request: dict[str, object], name: str) -> list[bytes]:
+    """Return a list of byte strings of a request, empty when there is none."""
+    values = request.get(name) or []
+    if not isinstance(values, list):
+        raise Refusal("refused", f"{name} must be a list, not {values!r}")
+    return [octets({name: value}, name) for value in values]
+
+
+def limits_of(request: dict[str, object]) -> dict[str, int]:
+    """Return the limits of a request, none when it has none."""
+    values = request.get("limits") or {}
+    if not isinstance(values, dict) or not all(
+        name in LIMITS and type(value) is int and value > 0 for name, value in values.items()
+    ):
+        raise Refusal("refused", f"limits must be positive numbers by the names {', '.join(LIMITS)}, not {values!r}")
+    return values
 
 
 def seconds(request: dict[str, object], name: str) -> float | None:

@@ -29,6 +29,7 @@ from statem_dist.protocol.model import Confirmations
 if TYPE_CHECKING:
     from statem_dist.follow import Settled
     from statem_dist.protocol.events import RunRebound
+    from statem_dist.protocol.graph import Runbook
     from statem_dist.protocol.model import Run
     from statem_dist.store.base import Store
 
@@ -72,6 +73,10 @@ def start(
     queue: Annotated[
         str | None, Option("--queue", metavar="NAME", help="Pin all work of the run to one queue.")
     ] = None,
+    executor: Annotated[
+        str | None,
+        Option("--executor", metavar="docker:NAME", help="Execute its commands in this container."),
+    ] = None,
     label: Annotated[list[str] | None, Option("--label", metavar="KEY=VALUE", help="Repeatable.")] = None,
     env: Annotated[
         list[str] | None, Option("--env", metavar="NAME=VALUE", help="For its commands; repeatable.")
@@ -103,6 +108,8 @@ def start(
     wanted = None if run_id is None else usable_run_id(run_id)
     _require_queue_name(queue)
     parsed = load_telling(path)
+    if executor is not None:
+        _require_executor(executor, parsed.runbook)
     with session(state_dir) as at:
         folder = workspace_of(path) if workspace is None else _workspace(at, workspace)
         engine = at.engine
@@ -123,10 +130,10 @@ def start(
                     warn(
                         f"run {target!r} keeps the labels that it was started with; --label counts for a new run only."
                     )
-            elif workspace or queue or label or env or pass_env:
+            elif workspace or queue or executor or label or env or pass_env:
                 warn(
                     f"run {target!r} is resumed where and with what it was started; "
-                    "--workspace, --queue, --label, --env and --pass-env count for a new run only."
+                    "--workspace, --queue, --executor, --label, --env and --pass-env count for a new run only."
                 )
         request = StartRequest(
             runbook=runbook,
@@ -137,6 +144,7 @@ def start(
                 state_dir=at.scope,
                 queue=queue,
                 env=pairs(env, "--env") | variables_here(pass_env),
+                executor=executor or "",
             ),
             by=at.actor(agent_id, agent_role),
             confirmations=Confirmations(everything=yes),
@@ -268,6 +276,20 @@ def _require_queue_name(queue: str | None) -> None:
     """Refuse a name that no worker could be told to serve: its option has commas between names."""
     if queue is not None and not _QUEUE_NAME.fullmatch(queue):
         raise Invalid(f"The queue {queue!r} cannot be served.", hint="Use letters, digits, '.', '_' and '-'.")
+
+
+def _require_executor(executor: str, runbook: Runbook) -> None:
+    """Refuse an executor that there is none of, or that would take commands out of the sandbox of their runbook."""
+    from statem_dist.runbook.confinement import CONTAINER_NAME
+
+    kind, _, name = executor.partition(":")
+    if kind != "docker" or not CONTAINER_NAME.fullmatch(name):
+        raise Usage(f"--executor takes docker:NAME, the name of a running container, not {executor!r}.")
+    if runbook.confinement.sandbox is not None:
+        raise Invalid(
+            f"The runbook {runbook.name!r} demands a sandbox; a command in a container would be outside of it.",
+            hint="Leave --executor out.",
+        )
 
 
 def _workspace(at: Session, given: Path) -> str:

@@ -40,7 +40,7 @@ def validate(
     """
     from statem_dist.cli import text
     from statem_dist.cli.loading import load_telling
-    from statem_dist.runbook import warnings_view
+    from statem_dist.runbook import confinement_view, warnings_view
 
     path = Path(os.path.abspath(spec))
     parsed = load_telling(path, strict=strict, silent=as_json)
@@ -59,6 +59,7 @@ def validate(
         "initial": found.initial,
         "nodes": [node.name for node in found.nodes],
         "edges": edges,
+        **confinement_view(found.confinement),
         **warnings_view(parsed.warnings),
     }
     return Answer(data, lambda: text.validated(found))

@@ -37,6 +37,22 @@ HostOption = Annotated[
 RegisteredOnlyOption = Annotated[
     bool, Option("--registered-only", help="Start runs only from runbooks that an admin has registered.")
 ]
+RootsOption = Annotated[
+    list[str] | None,
+    Option("--workspace-root", metavar="DIR", help="Checks stay below this folder; repeatable."),
+]
+LimitsOption = Annotated[
+    list[str] | None,
+    Option("--limit", metavar="NAME=VALUE", help="Of memory, cpu, processes or files, for each command; repeatable."),
+]
+SandboxOption = Annotated[
+    str | None,
+    Option("--sandbox", metavar="KIND", help="bwrap: execute every command in one; bwrap,network: it may have that."),
+]
+BindsOption = Annotated[
+    list[str] | None,
+    Option("--sandbox-bind", metavar="PATH", help="Is there in a sandbox, to be read; repeatable."),
+]
 GraceOption = Annotated[
     float, Option("--grace", metavar="SECONDS", min=0, help="For running checks when it is stopped.")
 ]
@@ -50,13 +66,18 @@ def worker(
     grace: GraceOption = 30.0,
     events: Annotated[bool, Option("--events", help="Send task events, for Flower.")] = False,
     log_level: LogLevelOption = "INFO",
+    workspace_root: RootsOption = None,
+    limit: LimitsOption = None,
+    sandbox: SandboxOption = None,
+    sandbox_bind: BindsOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
     """Run a worker in the foreground; SIGTERM or Ctrl-C lets running checks end and hands the rest back.
 
     Example: statem-dist worker -Q checks -c 8
     """
-    settings = Settings.from_environment(os.environ, state_dir=state_dir)
+    environ = with_policy(os.environ, workspace_root, limit, sandbox, sandbox_bind)
+    settings = Settings.from_environment(environ, state_dir=state_dir)
     arguments = worker_arguments(
         queues=queues,
         concurrency=concurrency,
@@ -66,7 +87,7 @@ def worker(
         events=events,
         log_level=log_level,
     )
-    os.execve(sys.executable, arguments, service_environ(os.environ, settings, store_url(settings)))
+    os.execve(sys.executable, arguments, service_environ(environ, settings, store_url(settings)))
 
 
 def api(
@@ -123,6 +144,10 @@ def up(
     flower_port: Annotated[
         int, Option("--flower-port", metavar="PORT", min=0, max=65535, help="Where Flower listens.")
     ] = FLOWER_PORT,
+    workspace_root: RootsOption = None,
+    limit: LimitsOption = None,
+    sandbox: SandboxOption = None,
+    sandbox_bind: BindsOption = None,
     state_dir: StateDirOption = None,
 ) -> int:
     """Run the embedded Redis, a worker and the REST API in the foreground, until Ctrl-C.
@@ -132,7 +157,8 @@ def up(
     from statem_dist.embedded import foreground, server
     from statem_dist.embedded.stack import Service, run_foreground
 
-    settings = Settings.from_environment(os.environ, state_dir=state_dir)
+    environ = with_policy(os.environ, workspace_root, limit, sandbox, sandbox_bind)
+    settings = Settings.from_environment(environ, state_dir=state_dir)
     arguments = worker_arguments(
         queues=queues,
         concurrency=concurrency,
@@ -155,13 +181,13 @@ def up(
 
     def serve(redis_url: str, *before: Service) -> int:
         print("Submit from another terminal, for example: statem-dist start runbook.yaml", flush=True)
-        environ = service_environ(os.environ, settings, redis_url)
-        services = [*before, Service(name="worker", argv=arguments, env=environ)]
+        environment = service_environ(environ, settings, redis_url)
+        services = [*before, Service(name="worker", argv=arguments, env=environment)]
         if with_api:
             keep_local_token(settings, redis_url)
-            services.append(Service(name="api", argv=api_here, env=environ))
+            services.append(Service(name="api", argv=api_here, env=environment))
         if dashboard is not None:
-            services.append(Service(name="flower", argv=dashboard, env=environ))
+            services.append(Service(name="flower", argv=dashboard, env=environment))
         return run_foreground(services, out=sys.stdout, grace_seconds=grace + STOP_SECONDS)
 
     if settings.redis_url is not None:
@@ -257,6 +283,23 @@ def worker_arguments(
         "log_level": usable_log_level(log_level),
     }
     return [sys.executable, "-m", "statem_workers", json.dumps(options)]
+
+
+def with_policy(
+    environ: Mapping[str, str],
+    roots: list[str] | None,
+    limits: list[str] | None,
+    sandbox: str | None,
+    binds: list[str] | None,
+) -> dict[str, str]:
+    """Return an environment in which the options of a worker's policy stand in place of the variables of the same."""
+    given = {
+        "STATEM_WORKSPACE_ROOTS": os.pathsep.join(roots) if roots else None,
+        "STATEM_LIMITS": ",".join(limits) if limits else None,
+        "STATEM_SANDBOX": sandbox,
+        "STATEM_SANDBOX_BINDS": os.pathsep.join(binds) if binds else None,
+    }
+    return {**environ, **{name: value for name, value in given.items() if value is not None}}
 
 
 def api_arguments(

@@ -200,6 +200,7 @@ def _opened_start(command: Start | Restart, transition: str, now: int) -> Transi
         request_id=command.request_id,
         confirmations=command.confirmations,
         final=not runbook.exits(runbook.initial),
+        confinement=runbook.confinement,
     )
 
 
@@ -261,6 +262,7 @@ def _goto(run: Run, command: Goto, now: int) -> list[Event]:
         final=not runbook.exits(edge.target),
         on_manual=command.on_manual,
         dynamic_producers=command.dynamic.producers if command.dynamic else None,
+        confinement=runbook.confinement,
     )
     return _follow(run, [opened], now, command.worker)
 
@@ -289,6 +291,7 @@ def _resume(run: Run, command: Resume, now: int) -> list[Event]:
         request_id=command.request_id,
         confirmations=command.confirmations,
         final=run_then.final,
+        confinement=runbook.confinement,
     )
     return _follow(run, [*events, opened], now, command.worker)
 
@@ -329,6 +332,7 @@ def _save(run: Run, command: Save, now: int) -> list[Event]:
         confirmations=command.confirmations,
         final=run.final,
         skip_hooks=command.skip_hooks,
+        confinement=command.runbook.confinement,
     )
     return _follow(run, [opened], now, command.worker)
 

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
+from statem_dist.protocol.graph import UNCONFINED, Confinement
 from statem_dist.protocol.model import (
     Actor,
     Confirmations,
@@ -144,6 +145,7 @@ class TransitionOpened(Struct, frozen=True, tag_field="event", tag="transition_o
     skip_hooks: bool = False
     on_manual: OnManual = "fail"
     dynamic_producers: tuple[Origin, ...] | None = None
+    confinement: Confinement = UNCONFINED
 
 
 class WorkClaimed(Struct, frozen=True, tag_field="event", tag="work_claimed"):

@@ -185,6 +185,7 @@ def _opened(run: Run, event: TransitionOpened) -> Run:
         skip_hooks=event.skip_hooks,
         on_manual=event.on_manual,
         dynamic_producers=event.dynamic_producers,
+        confinement=event.confinement,
         # Tokens go on rising, so that a worker of a transition that is over cannot keep a newer lease alive.
         token=run.transition.token if run.transition else 0,
     )

@@ -195,6 +195,52 @@ class Edge(Struct, frozen=True, omit_defaults=True):
     require_evidence: EvidenceTier | None = None
 
 
+class ResourceLimits(Struct, frozen=True, omit_defaults=True):
+    """Limits of the processes of a command, by the kernel's accounts; None is no limit.
+
+    ``memory`` is bytes of address space and ``cpu`` seconds of processor time, both of each process; ``files`` is how
+    many descriptors a process may have open; ``processes`` is how many its *user* may have, whoever started them.
+    """
+
+    memory: int | None = None
+    cpu: int | None = None
+    processes: int | None = None
+    files: int | None = None
+
+    def stricter(self, other: ResourceLimits) -> ResourceLimits:
+        """Return the limits that keep within both."""
+        pairs = ((name, getattr(self, name), getattr(other, name)) for name in self.__struct_fields__)
+        return ResourceLimits(
+            **{name: min(value for value in values if value is not None) for name, *values in pairs if any(values)}
+        )
+
+
+NO_LIMITS = ResourceLimits()
+
+
+class Sandbox(Struct, frozen=True, omit_defaults=True):
+    """A file system, processes and a network of a command's own, made by bubblewrap.
+
+    ``network`` shares the network of the host.
+    """
+
+    network: bool = False
+
+
+class Confinement(Struct, frozen=True, omit_defaults=True):
+    """What the commands of a runbook are kept within.
+
+    ``executor`` is empty for processes of the host, or ``docker:NAME`` for a running container.
+    """
+
+    limits: ResourceLimits = NO_LIMITS
+    sandbox: Sandbox | None = None
+    executor: str = ""
+
+
+UNCONFINED = Confinement()
+
+
 class Runbook(Struct, frozen=True, omit_defaults=True):
     """A validated graph. ``hash`` is the sha256 of the text it was read from and its identity."""
 
@@ -204,6 +250,7 @@ class Runbook(Struct, frozen=True, omit_defaults=True):
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...] = ()
     order: StageOrder = "guards_first"
+    confinement: Confinement = UNCONFINED
 
     def node(self, name: str) -> Node | None:
         """Return the node of that name, or None."""

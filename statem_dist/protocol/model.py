@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from statem_dist.protocol.graph import Check
+from statem_dist.protocol.graph import UNCONFINED, Check, Confinement
 from statem_dist.protocol.outcome import CheckResult
 
 REQUESTS_KEPT = 16
@@ -130,6 +130,7 @@ class Transition(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=
     counts evaluations that ended; ``not_before`` holds back a check that waits for its next try.
     ``awaiting`` maps each check that waits for a decision to when the wait expires (ms since the epoch; 0 never).
     ``dynamic_producers`` is None where the source node accepts no dynamic checks.
+    ``confinement`` is the runbook's, frozen with the plan that it holds for.
     ``entered`` is set at the commit, when the run stands on the target.
     """
 
@@ -149,6 +150,7 @@ class Transition(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=
     skip_hooks: bool = False
     on_manual: OnManual = "fail"
     dynamic_producers: tuple[Origin, ...] | None = None
+    confinement: Confinement = UNCONFINED
     entered: bool = False
     results: dict[str, CheckResult] = {}
     claims: tuple[Claim, ...] = ()
@@ -189,7 +191,8 @@ class Place(Struct, frozen=True, omit_defaults=True):
     """Where the checks of a run are executed, and with what.
 
     ``workspace`` is an absolute path on the hosts that serve the run's queue. ``queue`` pins all work of the
-    run to one queue. ``env`` is what the run was started with; it reaches every command.
+    run to one queue. ``env`` is what the run was started with; it reaches every command. ``executor`` is
+    ``docker:NAME`` where the run was started to have its commands in that container, whatever the runbook says.
     """
 
     workspace: str
@@ -197,6 +200,7 @@ class Place(Struct, frozen=True, omit_defaults=True):
     state_dir: str = ""
     queue: str | None = None
     env: dict[str, str] = {}
+    executor: str = ""
 
 
 class Paused(Struct, frozen=True, omit_defaults=True):

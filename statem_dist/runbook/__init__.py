@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         read_plain,
         read_text,
     )
-    from statem_dist.runbook.view import check_view, dynamic_view, edge_view, node_view, steps_view
+    from statem_dist.runbook.view import check_view, confinement_view, dynamic_view, edge_view, node_view, steps_view
 
 __all__ = [
     "CheckList",
@@ -31,6 +31,7 @@ __all__ = [
     "Parsed",
     "Problem",
     "check_view",
+    "confinement_view",
     "dynamic_view",
     "edge_view",
     "format_of",

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from statem_dist.protocol.graph import Edge, Node, Runbook, Steps
-from statem_dist.runbook.view import edge_view, node_view
+from statem_dist.runbook.view import confinement_view, edge_view, node_view
 
 INK = "#0f172a"
 """Text and outlines: dark on light in every format."""
@@ -49,6 +49,7 @@ def graph_view(runbook: Runbook, marks: Marks = NO_MARKS) -> dict[str, Any]:
         "hash": runbook.hash,
         "initial": runbook.initial,
         "current": marks.current,
+        **confinement_view(runbook.confinement),
         "nodes": [
             {
                 **node_view(node),

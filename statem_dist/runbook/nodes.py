@@ -14,11 +14,12 @@ from msgspec import Struct
 from statem_dist.protocol.graph import CHECK_TYPES, DynamicConfig, Edge, EvidenceTier, Node, Runbook, StageOrder
 from statem_dist.protocol.outcome import TIERS
 from statem_dist.runbook.checks import CheckReader
+from statem_dist.runbook.confinement import CONFINEMENT_KEYWORDS, read_confinement
 from statem_dist.runbook.fields import Fields
 from statem_dist.runbook.problems import Problems, Suggestion
 from statem_dist.runbook.tree import Mapping, Scalar, Sequence, Value, is_null
 
-ROOT_KEYWORDS = ("name", "initial", "start", "nodes", "edges", "protocol")
+ROOT_KEYWORDS = ("name", "initial", "start", "nodes", "edges", "protocol", *CONFINEMENT_KEYWORDS)
 NODE_KEYWORDS = (
     *("name", "prompt", "pre_request", "pre-request", "in_hook", "before_transfer", "dynamic_before_transfer"),
     *("out_hook", "next", "next_states"),
@@ -79,6 +80,7 @@ class GraphReader:
             nodes=tuple(self._nodes.values()),
             edges=tuple(self._edges.values()),
             order=cast(StageOrder, fields.choice("protocol", ("guards_first", "persist_first"), "guards_first")),
+            confinement=read_confinement(fields, self._problems),
         )
 
     # Nodes

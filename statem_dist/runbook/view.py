@@ -14,6 +14,7 @@ from statem_dist.protocol.graph import (
     Check,
     Checklist,
     Command,
+    Confinement,
     DynamicConfig,
     Edge,
     Evidence,
@@ -134,3 +135,16 @@ def edge_view(edge: Edge) -> dict[str, Any]:
     }
     optional = {"max_attempts": edge.max_attempts, "require_evidence": edge.require_evidence}
     return view | {name: value for name, value in optional.items() if value is not None}
+
+
+def confinement_view(confinement: Confinement) -> dict[str, Any]:
+    """Return what a runbook's commands are kept within, by its root keywords; empty where it says nothing."""
+    view: dict[str, Any] = {}
+    if limits := to_builtins(confinement.limits):
+        view["limits"] = limits
+    if confinement.sandbox is not None:
+        view["sandbox"] = {"bwrap": to_builtins(confinement.sandbox)}
+    if confinement.executor:
+        kind, _, name = confinement.executor.partition(":")
+        view["executor"] = {kind: name}
+    return view

@@ -169,6 +169,18 @@ def test_a_daemon_of_one_command_leaves_the_others_alone(supervisor: Supervisor,
 
 
 @needs_proc
+@pytest.mark.parametrize("number", ["x", "", "-1", "9" * 5000])
+def test_a_marker_that_was_tampered_with_harms_no_other_command(supervisor: Supervisor, number: str) -> None:
+    """A daemon that claims to belong to a command which there cannot be is ended, and its neighbours go on."""
+    tamper = f'STATEM_SUPERVISED="${{STATEM_SUPERVISED%.*}}.{number}" setsid sleep {NAP} & sleep 0.1'
+    with ThreadPoolExecutor() as pool:
+        neighbour = pool.submit(run, supervisor, "read line; sleep 0.6; echo fine")
+        assert run(supervisor, tamper).exit_code == 0
+        assert neighbour.result().stdout.head == b"fine\n"
+    eventually(lambda: marked(f"sleep\x00{NAP}") == [])
+
+
+@needs_proc
 def test_cancelling_ends_every_descendant(supervisor: Supervisor, tmp_path: Path) -> None:
     """A cancelled command takes its detached descendants with it."""
     os.mkfifo(tmp_path / "ready")

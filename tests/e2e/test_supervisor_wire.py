@@ -83,6 +83,16 @@ def run_request(number: object, **changes: object) -> bytes:
         (run_request(7, timeout="1"), 7),
         (run_request(7, timeout=float("nan")), 7),
         (run_request(7, stdin=5), 7),
+        (run_request(7, limits=5), 7),
+        (run_request(7, limits={"sleep": 1}), 7),
+        (run_request(7, limits={"cpu": "1"}), 7),
+        (run_request(7, limits={"cpu": 0}), 7),
+        (run_request(7, limits={"cpu": True}), 7),
+        (run_request(7, wrapper=[1]), 7),
+        (run_request(7, wrapper={"argv": "x"}), 7),
+        (run_request(7, wrapper={"argv": [1]}), 7),
+        (run_request(7, wrapper={"argv": ["no base64!!"]}), 7),
+        (run_request(7, wrapper={"argv": [], "arguments": 5}), 7),
     ],
 )
 def test_a_malformed_request_is_answered(wire: Wire, frame: bytes, number: int | None) -> None:

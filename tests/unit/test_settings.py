@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from statem_dist.errors import Usage
+from statem_dist.protocol.graph import ResourceLimits, Sandbox
 from statem_dist.settings import Settings
 
 
@@ -29,3 +30,44 @@ def test_any_other_url_is_refused(url: str) -> None:
 def test_an_empty_variable_counts_as_none(name: str) -> None:
     """A script that sets a variable to nothing gets what it would get without it."""
     assert Settings.from_environment({name: ""}) == Settings.from_environment({})
+
+
+def test_the_policy_of_a_worker_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists of paths are made absolute, limits get their units, a sandbox says whether the network may be asked for."""
+    monkeypatch.chdir("/usr")
+    settings = Settings.from_environment(
+        {
+            "STATEM_WORKSPACE_ROOTS": "/srv/runs:share/",
+            "STATEM_LIMITS": "memory=2G, cpu=10m,processes=256,files=1024,",
+            "STATEM_SANDBOX": "bwrap,network",
+            "STATEM_SANDBOX_BINDS": "/opt/tools",
+        }
+    )
+    assert settings.workspace_roots == ("/srv/runs", "/usr/share")
+    assert settings.limits == ResourceLimits(memory=2 << 30, cpu=600, processes=256, files=1024)
+    assert settings.sandbox == Sandbox(network=True)
+    assert settings.sandbox_binds == ("/opt/tools",)
+    assert Settings.from_environment({"STATEM_SANDBOX": "bwrap"}).sandbox == Sandbox()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("STATEM_LIMITS", "memory", "'memory' is no limit: write NAME=VALUE with one of memory, cpu, processes, files"),
+        ("STATEM_LIMITS", "memry=2G", "'memry=2G' is no limit"),
+        ("STATEM_LIMITS", "memory=2X", "memory must be a size, such as 512M or 2G"),
+        ("STATEM_LIMITS", "memory=-1", "memory must be a size"),
+        ("STATEM_LIMITS", "cpu=0", "cpu must be a whole number of seconds"),
+        ("STATEM_LIMITS", "cpu=1.5", "cpu must be a whole number of seconds"),
+        ("STATEM_LIMITS", "files=many", "files must be a positive whole number"),
+        ("STATEM_LIMITS", "memory=99999999999T", "memory must be a size"),
+        ("STATEM_SANDBOX", "docker", "There is no sandbox 'docker'"),
+        ("STATEM_SANDBOX", "network", "There is no sandbox 'network'"),
+        ("STATEM_SANDBOX", "bwrap,net", "There is no sandbox 'bwrap,net'"),
+    ],
+)
+def test_a_policy_that_cannot_be_meant_is_refused(name: str, text: str, told: str) -> None:
+    """A worker never starts with less than was asked for because of a typing error."""
+    with pytest.raises(Usage) as caught:
+        Settings.from_environment({name: text})
+    assert told in caught.value.message

@@ -75,6 +75,8 @@ class Runtime:
             leases=LeaseKeeper(renewals, settings.lease_seconds, settings.kill_grace_seconds),
             environment=environment,
             settings=settings,
+            passed=options.pass_env,
+            store_url=store_url(settings),
         )
 
 

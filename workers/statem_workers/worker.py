@@ -15,6 +15,7 @@ from celery import signals
 from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
 
 from statem_dist import __version__
+from statem_dist.checks.confinement import require_sandbox
 from statem_dist.errors import Unavailable, Usage
 from statem_dist.identity import this_process
 from statem_dist.reaper import Reaper
@@ -45,10 +46,12 @@ def run_worker(options: WorkerOptions, settings: Settings) -> int:
 
     Raises:
         Usage: a pool that is not supported.
+        Invalid: a sandbox is demanded of this host that it cannot make.
         Unavailable: the state store or the broker cannot be reached at the start.
     """
     if options.pool not in POOLS:
         raise Usage(f"The pool {options.pool!r} is not supported. Choose one of: {', '.join(POOLS)}.")
+    require_sandbox(settings)
     logging.basicConfig(level=options.log_level, format=LOG_FORMAT, stream=sys.stderr)
     # Celery tells of every message; what users follow is told by the executor.
     for noisy in ("celery.worker.strategy", "celery.app.trace", "celery.apps.worker"):
