@@ -122,6 +122,9 @@ class RunCreate(Confirming):
         "", description="Where the runbook came from; checks find it in STATEM_SPEC."
     )
     queue: QueueName | None = Field(None, description="Pins all of its work to one queue.")
+    executor: (
+        Annotated[str, StringConstraints(pattern=r"^docker:[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=200)] | None
+    ) = Field(None, description="`docker:NAME`: execute its commands in that container.")
     labels: Labels = Field(default_factory=dict)
     vars: Annotated[dict[VariableName, VariableValue], Field(max_length=500)] = Field(
         default_factory=dict, description="Environment variables for its commands; never shown again."

@@ -21,10 +21,11 @@ from statem_api.metrics import Metrics
 from statem_api.options import WAIT_SECONDS_MAX, ApiOptions
 from statem_dist.deadline import Deadline
 from statem_dist.engine import LOOK_AGAIN_SECONDS, Engine
-from statem_dist.errors import Unavailable, Usage
+from statem_dist.errors import Invalid, Unavailable, Usage
 from statem_dist.follow import Settled
 from statem_dist.protocol.progress import waits_for_people
 from statem_dist.registry import Registry
+from statem_dist.roots import outside_roots, within_roots
 from statem_dist.settings import Settings
 from statem_dist.tokens import Tokens
 
@@ -84,8 +85,19 @@ class Service:
         """Run a blocking call in a thread, and return what it returns."""
         return await to_thread.run_sync(partial(function, *args, **kwargs), limiter=self._limiter)
 
-    def require_within_roots(self, workspace: str) -> None:
-        """Refuse a workspace that workers would refuse to work in."""
+    def require_within_roots(self, workspace: str, hint: str = "") -> None:
+        """Refuse a workspace outside of the roots, early; workers look for themselves, where and when it counts.
+
+        Raises:
+            Invalid: it leads out of them.
+        """
+        roots = self.settings.workspace_roots
+        if roots and not within_roots(workspace, roots):
+            raise Invalid(
+                f"{outside_roots('The workspace', workspace, roots)}.",
+                hint=hint or "Choose a folder below one of them.",
+                details={"workspace": workspace, "roots": list(roots)},
+            )
 
     async def waiting_reason(self, settled: Settled) -> str:
         """Return what a transition waits for; empty if it is not open."""

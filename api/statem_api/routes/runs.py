@@ -167,6 +167,8 @@ def _start(
 ) -> Started:
     engine = service.engine
     _refuse_variables(service, caller, body)
+    if body.executor is not None:
+        caller.require("operator", "choose where commands are executed")
     existing = engine.store.load(run_id)
     if existing is not None:
         if not caller.reaches(existing.run.labels):
@@ -219,6 +221,7 @@ def _place(service: Service, body: bodies.RunCreate, run_id: str, existing: Run 
         workspace = existing.place.workspace
     else:
         folder = Path(service.options.scratch or service.settings.state_dir / "workspaces") / run_id
+        service.require_within_roots(str(folder), "Name a `workspace`, or start the service with --workspaces DIR.")
         folder.mkdir(parents=True, exist_ok=True)
         workspace = str(folder)
     return Place(
@@ -227,6 +230,7 @@ def _place(service: Service, body: bodies.RunCreate, run_id: str, existing: Run 
         state_dir=str(service.settings.state_dir),
         queue=body.queue,
         env=dict(body.vars),
+        executor=body.executor or "",
     )
 
 
