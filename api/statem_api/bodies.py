@@ -30,6 +30,7 @@ CheckId = Annotated[
 
 NewRunId = Annotated[str, StringConstraints(pattern=NAME, max_length=RUN_ID_LENGTH_MAX)]
 QueueName = Annotated[str, StringConstraints(pattern=NAME, max_length=100)]
+Executor = Annotated[str, StringConstraints(pattern=r"^docker:[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=200)]
 NodeName = Annotated[str, StringConstraints(min_length=1, max_length=500)]
 LabelKey = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$", max_length=100)]
 LabelValue = Annotated[str, StringConstraints(max_length=200)]
@@ -122,9 +123,7 @@ class RunCreate(Confirming):
         "", description="Where the runbook came from; checks find it in STATEM_SPEC."
     )
     queue: QueueName | None = Field(None, description="Pins all of its work to one queue.")
-    executor: (
-        Annotated[str, StringConstraints(pattern=r"^docker:[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=200)] | None
-    ) = Field(None, description="`docker:NAME`: execute its commands in that container.")
+    executor: Executor | None = Field(None, description="`docker:NAME`: execute its commands in that container.")
     labels: Labels = Field(default_factory=dict)
     vars: Annotated[dict[VariableName, VariableValue], Field(max_length=500)] = Field(
         default_factory=dict, description="Environment variables for its commands; never shown again."

@@ -297,6 +297,30 @@ def test_only_registered_runbooks_start_where_that_is_asked(site: Site) -> None:
     agent.ask("PUT", "/v1/runs/r/dynamic", expect=200, json={"checks": [manual]})
 
 
+def test_workspaces_stay_below_their_roots(site: Site) -> None:
+    """Neither a path out of the roots nor a link that leads out is a workspace; the runs' own folder is asked for."""
+    inside, outside = site.folder / "inside", site.folder / "outside"
+    inside.mkdir()
+    outside.mkdir()
+    (inside / "link").symlink_to(outside)
+    roots = {"STATEM_WORKSPACE_ROOTS": str(inside)}
+    api = serve(site, **roots)
+    site.worker(**roots)
+    caller = api.caller()
+    for path in (outside, inside / "link", inside / ".." / "outside", Path("/"), site.folder):
+        told = caller.start(TWO, "out", workspace=str(path), expect=422)
+        assert told["code"] == "invalid"
+        assert str(inside) in told["detail"]
+    assert "--workspaces" in caller.start(TWO, "none", expect=422)["hint"]
+    text = "initial: a\nnodes: {a: {before_transfer: [{run: 'true', cwd: CWD}]}, b: {}}\nedges: [{from: a, to: b}]\n"
+    caller.start(text.replace("CWD", "."), "within", workspace=str(inside))
+    assert caller.post(f"/v1/runs/within/goto{WAIT}", {"target": "b"})["outcome"] == "committed"
+    for number, cwd in enumerate(("..", "link", str(outside), "/etc")):
+        caller.start(text.replace("CWD", cwd), f"cwd-{number}", workspace=str(inside))
+        blocked = caller.post(f"/v1/runs/cwd-{number}/goto{WAIT}", {"target": "b"})
+        assert [each["reason"] for each in blocked["results"]] == ["config_error"]
+
+
 # --- bodies, headers, paths ------------------------------------------------------------------------------------------
 
 
