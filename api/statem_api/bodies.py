@@ -178,19 +178,41 @@ class Why(Spoken):
 
 
 class Decision(Body):
-    """What somebody decides. Who it was says the token, never the body."""
+    """What somebody decides. Who it was says the token; the body may only say that an agent decides with it."""
 
     approved: bool
     comment: Reason = ""
+    as_agent: AgentName | None = Field(
+        None, description="The agent that decides. It settles nothing that is for an operator, whatever the token may."
+    )
 
 
 class DynamicChecks(Spoken):
     """Checks for the current entry alone, in place of those that this agent has registered before."""
 
-    checks: list[dict[str, object]] = Field(
-        max_length=500, examples=[[{"type": "manual", "text": "The tests cover the new case.", "reason": "new code"}]]
+    checks: list[dict[str, object]] | None = Field(
+        None,
+        max_length=500,
+        examples=[[{"type": "manual", "text": "The tests cover the new case.", "reason": "new code"}]],
     )
     basis: dict[str, object] | None = Field(None, description="What they are based on, where the node wants to know.")
+    text: str | None = Field(
+        None, min_length=1, description="A file with checks, instead of `checks` and `basis`; `dynamic write` sends it."
+    )
+    source: str = Field("checks", min_length=1, max_length=1_000, description="What messages call the text.")
+    format: Literal["yaml", "json"] = Field("json", description="The language of the text.")
+    unused: bool = Field(
+        False,
+        description="Register them also where the node accepts none, so that nothing runs them; else that is 409.",
+    )
+
+    @model_validator(mode="after")
+    def _one_form(self) -> DynamicChecks:
+        if (self.checks is None) == (self.text is None):
+            raise ValueError("either `checks` or `text` is needed, and not both")
+        if self.text is not None and self.basis is not None:
+            raise ValueError("a `text` holds its own basis")
+        return self
 
 
 class TokenCreate(Body):

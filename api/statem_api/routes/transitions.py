@@ -216,8 +216,8 @@ async def decide(
             check,
             approved=body.approved,
             comment=body.comment,
-            by=caller.decider(),
-            operator=True,
+            by=caller.decider() if body.as_agent is None else caller.actor(body.as_agent, "agent"),
+            operator=body.as_agent is None,
             deadline=NO_WAIT,
             terms=asked,
         )
@@ -318,7 +318,7 @@ async def dynamic_write(
 
     def write() -> tuple[Run, dict[str, Any]]:
         run = reached(service, caller, run_id)
-        config = _config(service, run)
+        config = _config(service, run) or (DynamicConfig() if body.unused else None)
         if config is None:
             raise Conflict(
                 f"Node {run.node!r} accepts no dynamic checks.",
@@ -328,8 +328,11 @@ async def dynamic_write(
         if service.options.registered_only and not caller.operates:
             allowed = tuple(each for each in config.allow_types if each in service.options.agent_check_types)
             config = replace(config, allow_types=allowed)
-        text = msgspec.json.encode({"checks": body.checks, **({"basis": body.basis} if body.basis else {})}).decode()
-        checks = dynamic.accepted(text, "checks", "json", config)
+        text, format = body.text, body.format
+        if text is None:
+            document = {"checks": body.checks, **({"basis": body.basis} if body.basis else {})}
+            text, format = msgspec.json.encode(document).decode(), "json"
+        checks = dynamic.accepted(text, body.source, format, config)
         store = service.engine.store
         by = caller.actor(body.agent_id, body.agent_role)
         made = dynamic.register(store, run, checks.checks, by, store.clock())
