@@ -36,6 +36,7 @@ LabelValue = Annotated[str, StringConstraints(max_length=200)]
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
 VariableValue = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=100_000)]
 AgentName = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$", min_length=1, max_length=200)]
+AgentRole = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=200)]
 CheckName = Annotated[str, StringConstraints(min_length=1, max_length=2_000)]
 Reason = Annotated[str, StringConstraints(max_length=2_000)]
 Labels = Annotated[dict[LabelKey, LabelValue], Field(max_length=50)]
@@ -51,7 +52,9 @@ class Spoken(Body):
     """For whom the caller speaks. The token itself is always recorded beside it."""
 
     agent_id: AgentName | None = Field(None, description="The agent; by default the name of the token.")
-    agent_role: AgentName | None = Field(None, description="Its role; by default that of the token.")
+    agent_role: AgentRole | None = Field(
+        None, description="Its role, empty for an agent without one; by default that of the token."
+    )
 
 
 class RunbookText(Body):

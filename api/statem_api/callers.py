@@ -72,7 +72,7 @@ class Caller(Struct, frozen=True):
 
     def actor(self, agent_id: str | None = None, agent_role: str | None = None) -> Actor:
         """Return who is named in what follows: whom the caller says it speaks for, and always the token itself."""
-        return Actor(id=agent_id or self.name, role=agent_role or self.role, token=self.token)
+        return Actor(id=agent_id or self.name, role=self.role if agent_role is None else agent_role, token=self.token)
 
     def decider(self) -> Actor:
         """Return who decides: that is never for the body of a request to say."""

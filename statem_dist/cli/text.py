@@ -284,12 +284,13 @@ def _failed(entry: dict[str, Any]) -> list[str]:
     return [each.get("name") or each.get("id") or each.get("type") or "a check" for each in failed]
 
 
-def run_table(found: Sequence[Run], now: int) -> str:
-    """Return runs as aligned lines under a heading: where each stands, since when, and its labels."""
+def run_table(found: Sequence[dict[str, Any]], now: int) -> str:
+    """Return runs (``views.run_summary``) as lines under a heading: where each stands, since when, and its labels."""
     rows = [("run", "status", "node", "age", "runbook", "labels")]
     for run in found:
-        labels = " ".join(f"{key}={value}" for key, value in run.labels.items())
-        rows.append((run.id, run.status, run.node, span(now - run.created_at), run.runbook_name, labels))
+        labels = " ".join(f"{key}={value}" for key, value in run["labels"].items())
+        age = span(now - run["created_at"])
+        rows.append((run["run_id"], run["status"], run["current"], age, run["spec_name"], labels))
     return aligned(rows)
 
 

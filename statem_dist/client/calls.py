@@ -6,6 +6,7 @@ sent what each led to, and returns the last word (``Steps``) or hands out one pa
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 from urllib.parse import quote, urlencode
@@ -20,7 +21,7 @@ from statem_dist.client.sse import Frame
 from statem_dist.client.wire import Reply, Request
 from statem_dist.deadline import Deadline
 from statem_dist.errors import Invalid, StatemError
-from statem_dist.protocol.model import Actor, OnManual, Run, RunStatus, Transition
+from statem_dist.protocol.model import Actor, OnManual, Run, Transition
 from statem_dist.store.codec import decode_run, decode_runbook
 from statem_dist.tokens import Role
 
@@ -90,6 +91,11 @@ class Call(Struct, Generic[T], frozen=True):
                 f"The answer of the service to {self.method} {self.path} cannot be understood: {error}.",
                 hint="Perhaps something else answers there, or the service is of another version.",
             ) from error
+
+
+def plain(call: Call[Any]) -> Call[dict[str, Any]]:
+    """Return a call whose answer is read as the JSON object that it is."""
+    return msgspec.structs.replace(call, decode=_as(dict[str, Any]))
 
 
 Steps: TypeAlias = Generator[Call[Any], Any, T]
@@ -213,21 +219,33 @@ def start_many(new: Sequence[NewRun], *, key: str = "") -> Call[results.Bulk]:
 
 def runs(
     *,
-    status: RunStatus | None = None,
+    status: str | None = None,
     labels: Mapping[str, str] | None = None,
     runbook: str | None = None,
     node: str | None = None,
     page_size: int = PAGE,
 ) -> Pages[results.RunSummary]:
     """Go through the runs that the caller reaches, newest first, page by page."""
-    wanted = _query(status=status, runbook=runbook, node=node, limit=str(page_size))
-    wanted += _labels(labels)
     cursor: str | None = None
     while True:
-        page = yield _get("/v1/runs", results.Page[results.RunSummary], wanted + _query(cursor=cursor))
+        page = yield run_page(status=status, labels=labels, runbook=runbook, node=node, limit=page_size, cursor=cursor)
         cursor = page.next_cursor
         if cursor is None:
             return
+
+
+def run_page(
+    *,
+    status: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    runbook: str | None = None,
+    node: str | None = None,
+    limit: int = PAGE,
+    cursor: str | None = None,
+) -> Call[results.Page[results.RunSummary]]:
+    """Return one page of runs; ``cursor`` is that of the page."""
+    wanted = _query(status=status, runbook=runbook, node=node, limit=str(limit), cursor=cursor)
+    return _get("/v1/runs", results.Page[results.RunSummary], wanted + _labels(labels))
 
 
 def run(run_id: str) -> Call[results.RunView]:
@@ -633,6 +651,11 @@ def events(run_id: str, *, after: int = 0) -> Listening[results.EventView]:
     return Listening(f"{_run(run_id)}/events", (), event_of, str(after) if after else None)
 
 
+def raw_events(run_id: str, *, after: int = 0) -> Listening[bytes]:
+    """Go through the same as they come, each as JSON."""
+    return Listening(f"{_run(run_id)}/events", (), lambda frame: frame.data.encode(), str(after) if after else None)
+
+
 def feed(*, labels: Mapping[str, str] | None = None, position: str | None = None) -> Listening[results.CommitView]:
     """Go through the commits of all runs with these labels, from now on or from a position; it has no end.
 
@@ -699,6 +722,11 @@ def whoami() -> Call[results.Me]:
     return _get("/v1/whoami", results.Me)
 
 
+def clock() -> Call[int]:
+    """Return the time of the service in ms since the epoch, to the second."""
+    return Call("GET", "/healthz", _date)
+
+
 def readiness() -> Call[results.Readiness]:
     """Return whether the service can do its work; that it cannot is an answer as well."""
     return Call("GET", "/readyz", _as(results.Readiness), expected=frozenset({503}))
@@ -742,6 +770,16 @@ def _post(
         wait=wait,
         key=key,
     )
+
+
+def _date(reply: Reply) -> int:
+    from email.utils import parsedate_to_datetime
+
+    try:
+        return round(parsedate_to_datetime(reply.headers.get("date", "")).timestamp() * 1000)
+    except ValueError:
+        # Not every proxy leaves it in; the clocks of hosts differ by less than what is told from this.
+        return round(time.time() * 1000)
 
 
 def _as(kind: type[T]) -> Callable[[Reply], T]:
@@ -789,8 +827,10 @@ def _wait(seconds: float) -> tuple[tuple[str, str], ...]:
 
 
 def _speaker(by: Actor) -> dict[str, str]:
-    named = {"agent_id": by.id, "agent_role": by.role}
-    return {name: value for name, value in named.items() if value}
+    if by.id:
+        # An agent without a role has not that of the token.
+        return {"agent_id": by.id, "agent_role": by.role}
+    return {"agent_role": by.role} if by.role else {}
 
 
 def _runbook_body(text: str | None, source: str, format: Format) -> dict[str, str]:

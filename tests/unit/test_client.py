@@ -371,7 +371,7 @@ def test_pages_are_asked_for_one_by_one() -> None:
         assert [each.run_id for each in found] == ["b"]
         assert [asked.target for asked in world.asked] == [
             "/v1/runs?limit=1&label=k%3Dv+w",
-            "/v1/runs?limit=1&label=k%3Dv+w&cursor=c1",
+            "/v1/runs?limit=1&cursor=c1&label=k%3Dv+w",
         ]
 
 

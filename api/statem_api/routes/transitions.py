@@ -299,8 +299,7 @@ async def dynamic_list(run_id: bodies.RunId, service: Serving, caller: Calling) 
     def look() -> tuple[Run, list[dict[str, Any]]]:
         run = reached(service, caller, run_id)
         config = _config(service, run) or DynamicConfig()
-        found = dynamic.registrations(service.engine.store, run, config)
-        return run, [dynamic.registration_view(run, each) for each in found]
+        return run, service.engine.registered_checks(run, config)
 
     run, items = await service.call(look)
     data = {"ok": True, "run_id": run.id, "current": run.node, "current_entry_id": run.entry_id, "items": items}
@@ -332,11 +331,9 @@ async def dynamic_write(
         if text is None:
             document = {"checks": body.checks, **({"basis": body.basis} if body.basis else {})}
             text, format = msgspec.json.encode(document).decode(), "json"
-        checks = dynamic.accepted(text, body.source, format, config)
-        store = service.engine.store
         by = caller.actor(body.agent_id, body.agent_role)
-        made = dynamic.register(store, run, checks.checks, by, store.clock())
-        return run, dynamic.registration_view(run, made) | {"warnings": [str(each) for each in checks.warnings]}
+        made, warnings = service.engine.register_checks(run, text, body.source, format, config, by)
+        return run, made | {"warnings": warnings}
 
     run, made = await service.call(write)
     data = {"ok": True, "run_id": run.id, "current": run.node, "current_entry_id": run.entry_id, "items": [made]}
