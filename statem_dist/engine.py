@@ -8,9 +8,7 @@ and events, so that whoever comes next can settle what a killed caller has left.
 from __future__ import annotations
 
 import os
-import re
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -18,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from statem_dist.coordinator import NO_TERMS, Applied, Coordinator, Terms
-from statem_dist.deadline import NEVER, Deadline
+from statem_dist.deadline import LOOK_AGAIN_SECONDS, NEVER, OUTAGE_SECONDS, Deadline
 from statem_dist.decisions import Decision, decisions_of
 from statem_dist.dispatch import Dispatcher, PushWithCommit
-from statem_dist.errors import Conflict, Invalid, NotFound, RequestReused, Unavailable
+from statem_dist.errors import Conflict, NotFound, RequestReused, Unavailable
 from statem_dist.eventlog import new_events
 from statem_dist.follow import Follower, OnEvent, Settled, is_abandoned, lost_claims, queues_of_work
 from statem_dist.history import find_transition
@@ -49,6 +47,7 @@ from statem_dist.protocol.plan import plan_goto
 from statem_dist.protocol.progress import CHECKS_QUEUE, REVIEWS_QUEUE, asks, pending, waits_for_people
 from statem_dist.questions import Question
 from statem_dist.roster import Roster
+from statem_dist.run_ids import no_active_run
 from statem_dist.settings import Settings
 from statem_dist.store.base import EventLog, Snapshot
 from statem_dist.store.client import client_for
@@ -61,20 +60,11 @@ if TYPE_CHECKING:
     from statem_dist.inline import InlineWorker
     from statem_dist.runbook import Format, Parsed
 
-RUN_ID_LENGTH_MAX = 200
-"""Characters of a run id; it becomes part of keys, file names and environment variables."""
-
-LOOK_AGAIN_SECONDS = 5.0
-"""A waiting caller looks at the run at least that often, whatever was announced."""
-
 OnWaiting = Callable[[str], None]
 """Called now and then while nothing happens, with the reason why."""
 
 OnLeftover = Callable[[Transition], None]
 """Called with the transition that a caller has left, before it is finished."""
-
-OUTAGE_SECONDS = 60.0
-"""How long a caller that waits for a transition bears a store that is away."""
 
 NOTHING_CONFIRMED = Confirmations()
 
@@ -856,38 +846,6 @@ def request_reused() -> RequestReused:
         "This idempotency key was used before, for another request.",
         hint="Take a new key for a new request; a repeated request must be the same in every part.",
     )
-
-
-def no_active_run(state_dir: str, why: str = "") -> NotFound:
-    """Return the error for a command that names no run where none was started; ``why`` begins its hint."""
-    return NotFound(
-        "No active run.",
-        hint=f"{why} Start one with `statem-dist start RUNBOOK`, or name one with --run-id.".lstrip(),
-        details={"state_dir": state_dir},
-    )
-
-
-def clean_run_id(text: str) -> str:
-    """Return a run id of safe characters: trimmed, and each stretch of others turned into a hyphen.
-
-    Raises:
-        Invalid: nothing is left, or it is too long.
-    """
-    cleaned = re.sub(r"[^A-Za-z0-9._-]+", "-", text.strip()).strip("-")
-    if not cleaned.strip("."):
-        raise Invalid(f"The run id {text!r} has no usable character.", hint="Use letters, digits, '.', '_' and '-'.")
-    if len(cleaned) > RUN_ID_LENGTH_MAX:
-        raise Invalid(
-            f"The run id is {len(cleaned)} characters long; {RUN_ID_LENGTH_MAX} are allowed.",
-            hint="Choose a shorter one, and keep the rest in labels.",
-        )
-    return cleaned
-
-
-def new_run_id(name: str) -> str:
-    """Return a run id for a new run of a runbook: its name, the time in UTC, and 48 random bits."""
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "run"
-    return f"{stem[:80]}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.urandom(6).hex()}"
 
 
 def _request_id() -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from statem_dist.engine import RUN_ID_LENGTH_MAX
+from statem_dist.run_ids import RUN_ID_LENGTH_MAX
 
 BULK_MAX = 1_000
 """Runs in one bulk request."""

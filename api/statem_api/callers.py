@@ -16,7 +16,8 @@ from statem_api.service import Service, service_of
 from statem_dist.coordinator import run_not_found
 from statem_dist.errors import NotAuthenticated, NotAuthorised
 from statem_dist.protocol.model import Actor, Run
-from statem_dist.tokens import Role, Token
+from statem_dist.roles import Role
+from statem_dist.tokens import Token
 
 RANKS: dict[Role, int] = {"viewer": 0, "agent": 1, "operator": 2, "admin": 3}
 """The roles; each may do what those below it may."""

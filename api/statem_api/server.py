@@ -66,7 +66,8 @@ def _listener(options: ApiOptions) -> socket.socket:
     """Return the socket that the service listens on."""
     try:
         family, _, _, _, address = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family)
+        # Named as TCP, because asyncio looks for that before it lets connections send what is small at once.
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind(address)

@@ -128,7 +128,7 @@ def _in_time(work: Callable[[], dict[str, str]]) -> dict[str, str]:
 def _judged(host: Host, run_id: str | None, state_dir: str | None, *, yield_once: bool) -> dict[str, str]:
     """Read what the host says and where the run stands, and decide; remember what is about to be said."""
     from statem_dist.embedded.place import Place
-    from statem_dist.engine import clean_run_id
+    from statem_dist.run_ids import clean_run_id
 
     call = read_call(_everything_on_stdin())
     if call.cwd:

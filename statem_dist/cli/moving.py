@@ -93,9 +93,10 @@ def start(
     from statem_dist.cli.loading import load_telling, warn
     from statem_dist.cli.progress import say_waiting
     from statem_dist.deadline import Deadline
-    from statem_dist.engine import StartRequest, new_run_id
+    from statem_dist.engine import StartRequest
     from statem_dist.places import workspace_of
     from statem_dist.protocol.model import Place
+    from statem_dist.run_ids import new_run_id
 
     if fresh and on_existing != "resume":
         raise Usage("--fresh makes a new run; --on-existing says what to do with an old one. Leave one of them out.")

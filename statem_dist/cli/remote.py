@@ -7,8 +7,8 @@ documents. Which run a command means when it names none is known here alone, in 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
@@ -17,29 +17,24 @@ from statem_dist.cli.notes import Notes
 from statem_dist.client import calls
 from statem_dist.client.address import Address
 from statem_dist.client.calls import Call, NewRun, OnExisting
-from statem_dist.client.results import TokenView, TransitionView
+from statem_dist.client.results import TransitionView
 from statem_dist.client.stdlib import StdlibTransport
 from statem_dist.client.sync import Client
-from statem_dist.deadline import Deadline
-from statem_dist.decisions import Decision
-from statem_dist.engine import (
-    LOOK_AGAIN_SECONDS,
-    OUTAGE_SECONDS,
-    OnLeftover,
-    OnWaiting,
-    StartRequest,
-    no_active_run,
-)
+from statem_dist.deadline import LOOK_AGAIN_SECONDS, OUTAGE_SECONDS, Deadline
 from statem_dist.errors import Conflict, NotFound
-from statem_dist.follow import OnEvent, Settled
-from statem_dist.listing import OnUnreadable, RunFilter
 from statem_dist.protocol.events import Event
 from statem_dist.protocol.graph import DynamicConfig, Runbook
 from statem_dist.protocol.model import Actor, Confirmations, OnManual, Run
-from statem_dist.questions import Question
-from statem_dist.runbook import Format, Parsed
+from statem_dist.run_ids import no_active_run
 from statem_dist.settings import Settings
-from statem_dist.tokens import Role, Token
+
+if TYPE_CHECKING:
+    from statem_dist.decisions import Decision
+    from statem_dist.engine import OnLeftover, OnWaiting, StartRequest
+    from statem_dist.follow import OnEvent, Settled
+    from statem_dist.listing import OnUnreadable, RunFilter
+    from statem_dist.questions import Question
+    from statem_dist.runbook import Format, Parsed
 
 SHOW_SECONDS = 0.5
 """How often new events are asked for while somebody watches them."""
@@ -144,6 +139,8 @@ class RemoteEngine:
 
     def questions(self, run: Run, target: str) -> tuple[Question, ...]:
         """Return what a ``goto`` to a target will ask somebody to confirm."""
+        from statem_dist.questions import Question
+
         asked = self._perform(calls.questions(run.id, target))
         return tuple(Question(each.check, each.name, each.text, each.operator) for each in asked)
 
@@ -268,6 +265,8 @@ class RemoteEngine:
 
     def decisions(self, limit: int, on_unreadable: OnUnreadable) -> list[Decision]:
         """Return what waits for somebody's decision."""
+        from statem_dist.decisions import Decision
+
         return [
             Decision(
                 run_id=each.run_id,
@@ -407,6 +406,8 @@ class RemoteEngine:
 
     def _settled(self, seen: TransitionView) -> Settled:
         """Return a transition that was seen, and its run, as they are stored."""
+        from statem_dist.follow import Settled
+
         run = self.run(seen.run_id)
         if run.transition is not None and run.transition.id == seen.transition:
             return Settled(run=run, transition=run.transition)
@@ -455,33 +456,6 @@ class RemoteLog:
         return self.events(run_id, after, before - 1 - after)[::-1] if before - 1 > after else []
 
 
-class RemoteTokens:
-    """The tokens of a service; who makes or ends one there is the token of the caller.
-
-    Args:
-        address: the service.
-        patience_seconds: how long a service that does not answer is tried again.
-    """
-
-    def __init__(self, address: Address, patience_seconds: float) -> None:
-        self._client = Client(address.url, address.token, patience_seconds=patience_seconds, transport=StdlibTransport)
-
-    def create(
-        self, name: str, role: Role, labels: Mapping[str, str], expires_in_seconds: float | None, by: str
-    ) -> tuple[Token, str]:
-        """Make a token, and return it with its text."""
-        made = self._client.create_token(role, name=name, labels=labels, expires_in=expires_in_seconds)
-        return _token(made), made.token
-
-    def list(self) -> Sequence[Token]:
-        """Return the tokens, newest first."""
-        return [_token(each) for each in self._client.tokens()]
-
-    def revoke(self, token_id: str, by: str) -> Token:
-        """End a token at once."""
-        return _token(self._client.revoke_token(token_id))
-
-
 class _Numbered(Struct, frozen=True):
     number: int
 
@@ -493,17 +467,3 @@ _event_decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 def _event(document: bytes | msgspec.Raw) -> tuple[int, Event]:
     """Return an event of the log with its number: what the service shows of one is all of it."""
     return _number_decoder.decode(document).number, _event_decoder.decode(document)
-
-
-def _token(view: TokenView) -> Token:
-    return Token(
-        id=view.id,
-        name=view.name,
-        role=view.role,
-        labels=view.labels,
-        created_at=view.created_at,
-        created_by=view.created_by,
-        expires_at=view.expires_at or 0,
-        revoked_at=view.revoked_at or 0,
-        revoked_by=view.revoked_by or "",
-    )

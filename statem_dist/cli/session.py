@@ -75,7 +75,7 @@ class Session:
     def tokens(self) -> TokenDesk:
         """The tokens of the service."""
         if self.service is not None:
-            from statem_dist.cli.remote import RemoteTokens
+            from statem_dist.cli.remote_tokens import RemoteTokens
 
             return RemoteTokens(self.service, self.settings.patience_seconds)
         from statem_dist.tokens import Tokens
@@ -114,7 +114,7 @@ class Session:
         wanted = None if given is None else usable_run_id(given)
         if self.nothing_yet:
             from statem_dist.coordinator import run_not_found
-            from statem_dist.engine import no_active_run
+            from statem_dist.run_ids import no_active_run
 
             raise no_active_run(self.scope, self.nothing_yet) if wanted is None else run_not_found(wanted)
         return wanted or self.engine.active_run_id(self.scope)
@@ -158,7 +158,7 @@ def usable_run_id(given: str) -> str:
     Raises:
         Invalid: it has no usable character, or it is too long.
     """
-    from statem_dist.engine import clean_run_id
+    from statem_dist.run_ids import clean_run_id
 
     cleaned = clean_run_id(given)
     if cleaned != given:

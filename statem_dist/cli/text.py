@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from statem_dist.columns import aligned
-from statem_dist.follow import Settled
 from statem_dist.places import entry_folder
 from statem_dist.protocol.graph import (
     CHECK_TYPES,
@@ -23,6 +22,9 @@ from statem_dist.protocol.model import PlannedCheck, Run, Transition
 from statem_dist.protocol.outcome import CheckResult
 from statem_dist.runbook.view import check_text, check_title
 from statem_dist.views import attempts_used, failing_checks, last_attempt, with_token
+
+if TYPE_CHECKING:
+    from statem_dist.follow import Settled
 
 OUTPUT_LINES_MAX = 20
 """Lines of a failed check's output that are shown; all of it is in the JSON."""

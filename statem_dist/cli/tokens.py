@@ -11,7 +11,8 @@ from statem_dist.cli.answer import Answer, printable
 from statem_dist.cli.declare import Argument, Option
 from statem_dist.cli.session import JsonOption, StateDirOption, pairs, session
 from statem_dist.identity import user_name
-from statem_dist.tokens import Role, Token, life_seconds, token_not_found, token_view
+from statem_dist.roles import Role
+from statem_dist.tokens import Token, life_seconds, token_not_found, token_view
 
 
 def create(

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from statem_dist.deadline import Deadline
 from statem_dist.protocol.graph import DynamicConfig, Runbook
 from statem_dist.protocol.model import Actor, Confirmations, OnManual, Run
-from statem_dist.tokens import Role, Token
 
 if TYPE_CHECKING:
     from statem_dist.decisions import Decision
@@ -20,8 +19,10 @@ if TYPE_CHECKING:
     from statem_dist.listing import OnUnreadable, RunFilter
     from statem_dist.protocol.events import Event
     from statem_dist.questions import Question
+    from statem_dist.roles import Role
     from statem_dist.runbook import Format, Parsed
     from statem_dist.store.base import EventLog
+    from statem_dist.tokens import Token
 
 
 class Verbs(Protocol):

@@ -22,8 +22,8 @@ from statem_dist.client.wire import Reply, Request
 from statem_dist.deadline import Deadline
 from statem_dist.errors import Invalid, StatemError
 from statem_dist.protocol.model import Actor, OnManual, Run, Transition
+from statem_dist.roles import Role
 from statem_dist.store.codec import decode_run, decode_runbook
-from statem_dist.tokens import Role
 
 T = TypeVar("T")
 Document = TypeVar("Document")

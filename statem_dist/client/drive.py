@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -28,6 +29,11 @@ def required_address(environ: Mapping[str, str], url: str | None, token: str | N
     if address is None:
         raise Usage("No service is named.", hint=f"Give its URL, or set STATEM_URL. {EXAMPLE}")
     return address
+
+
+def new_key() -> str:
+    """Return an idempotency key that nobody else has."""
+    return os.urandom(16).hex()
 
 
 def shown_as(method: Method, make: Callable[..., Any]) -> Method:

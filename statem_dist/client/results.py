@@ -10,7 +10,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 from msgspec import Struct, field
 
 from statem_dist.protocol.model import RunStatus
-from statem_dist.tokens import Role
+from statem_dist.roles import Role
 
 Outcome: TypeAlias = Literal["committed", "blocked", "cancelled", "error", "pending"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
@@ -12,7 +11,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 from statem_dist.client import calls
 from statem_dist.client.address import Address
 from statem_dist.client.calls import Call, Pages, Steps
-from statem_dist.client.drive import ANSWER_SECONDS, PATIENCE_SECONDS, required_address, shown_as
+from statem_dist.client.drive import ANSWER_SECONDS, PATIENCE_SECONDS, new_key, required_address, shown_as
 from statem_dist.client.listening import SILENCE_SECONDS, Listening
 from statem_dist.client.tries import Tries
 from statem_dist.client.wire import Lost, Reply, Transport
@@ -144,7 +143,7 @@ class Client:
             StatemError: what the service answers that is no success.
             Unavailable: it does not answer.
         """
-        request = call.request(secrets.token_hex(16))
+        request = call.request(new_key())
         tries = self._tries(patience_seconds)
         while True:
             try:

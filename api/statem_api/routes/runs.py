@@ -24,7 +24,7 @@ from statem_dist import resume as prompts
 from statem_dist import views
 from statem_dist.coordinator import Terms
 from statem_dist.deadline import Deadline
-from statem_dist.engine import StartRequest, new_run_id, request_reused
+from statem_dist.engine import StartRequest, request_reused
 from statem_dist.errors import Conflict, Invalid, NotAuthorised, NotFound, StatemError
 from statem_dist.eventlog import WITHHELD
 from statem_dist.follow import Settled
@@ -33,6 +33,7 @@ from statem_dist.history import moves, visited_nodes
 from statem_dist.listing import RunFilter
 from statem_dist.protocol.graph import Runbook
 from statem_dist.protocol.model import Confirmations, Place, Run
+from statem_dist.run_ids import new_run_id
 from statem_dist.runbook import drawing, parse
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
