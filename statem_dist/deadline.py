@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import time
 
+LOOK_AGAIN_SECONDS = 5.0
+"""A waiting caller looks at the run at least that often, whatever was announced."""
+
+OUTAGE_SECONDS = 60.0
+"""How long a caller that waits for a transition bears a store or a service that is away."""
+
 
 class Deadline:
     """A moment on the monotonic clock, or never.

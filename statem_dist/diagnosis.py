@@ -6,16 +6,19 @@ import shutil
 import sys
 import time
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 
-from statem_dist.errors import Unavailable
+from statem_dist.errors import StatemError, Unavailable
 from statem_dist.load import queue_loads
 from statem_dist.roster import Roster
 from statem_dist.settings import Settings
 from statem_dist.store.client import client_for
 from statem_dist.store.redis_store import RedisStore
+
+if TYPE_CHECKING:
+    from statem_dist.client.address import Address
 
 DISK_BYTES_MIN = 200 * 1024 * 1024
 CLOCK_SKEW_MS_MAX = 2000
@@ -44,6 +47,28 @@ def diagnose(settings: Settings) -> list[Finding]:
         findings += _worker_findings(store, settings)
     except Unavailable as error:
         findings.append(Finding("error", "state store", error.message, error.hint))
+    return findings
+
+
+def diagnose_service(settings: Settings, address: Address) -> list[Finding]:
+    """Look at this installation, and at a service as its callers see it: whether it is ready, and who one is there."""
+    from statem_dist.client.stdlib import StdlibTransport
+    from statem_dist.client.sync import Client
+
+    findings = [_versions()]
+    patience = settings.patience_seconds
+    with Client(address.url, address.token, patience_seconds=patience, transport=StdlibTransport) as client:
+        try:
+            for each in client.readiness().checks:
+                level: Level = "ok" if each["ok"] else "error"
+                findings.append(Finding(level, f"service: {each['check']}", each["found"], each.get("fix", "")))
+            me = client.whoami()
+            reach = ", ".join(f"{key}={value}" for key, value in me.labels.items())
+            runs = f"only runs with {reach}" if reach else "all runs"
+            how = f"token {me.token}" if me.token else "without a token, which is let in from this host"
+            findings.append(Finding("ok", "caller", f"{me.name} ({me.role}, {runs}; {how})"))
+        except StatemError as error:
+            findings.append(Finding("error", f"service {address.url}", error.message, error.hint))
     return findings
 
 

@@ -8,20 +8,19 @@ and events, so that whoever comes next can settle what a killed caller has left.
 from __future__ import annotations
 
 import os
-import re
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from statem_dist.coordinator import NO_TERMS, Applied, Coordinator, Terms
-from statem_dist.deadline import NEVER, Deadline
+from statem_dist.deadline import LOOK_AGAIN_SECONDS, NEVER, OUTAGE_SECONDS, Deadline
 from statem_dist.decisions import Decision, decisions_of
 from statem_dist.dispatch import Dispatcher, PushWithCommit
-from statem_dist.errors import Conflict, Invalid, NotFound, RequestReused, Unavailable
+from statem_dist.errors import Conflict, NotFound, RequestReused, Unavailable
+from statem_dist.eventlog import new_events
 from statem_dist.follow import Follower, OnEvent, Settled, is_abandoned, lost_claims, queues_of_work
 from statem_dist.history import find_transition
 from statem_dist.leases import RENEWALS_PER_LEASE
@@ -41,38 +40,32 @@ from statem_dist.protocol.commands import (
     Start,
     Unpause,
 )
-from statem_dist.protocol.graph import LlmReview, Runbook
+from statem_dist.protocol.events import Event
+from statem_dist.protocol.graph import DynamicConfig, LlmReview, Runbook
 from statem_dist.protocol.model import Actor, Confirmations, DynamicFacts, OnManual, Place, Run, Transition, Worker
 from statem_dist.protocol.plan import plan_goto
 from statem_dist.protocol.progress import CHECKS_QUEUE, REVIEWS_QUEUE, asks, pending, waits_for_people
 from statem_dist.questions import Question
 from statem_dist.roster import Roster
+from statem_dist.run_ids import no_active_run
 from statem_dist.settings import Settings
-from statem_dist.store.base import Snapshot
+from statem_dist.store.base import EventLog, Snapshot
 from statem_dist.store.client import client_for
 from statem_dist.store.codec import Receipt, StoredRunbook
 from statem_dist.store.redis_store import RedisStore
 from statem_dist.store.watch import Watch, Watcher
+from statem_dist.views import run_summary
 
 if TYPE_CHECKING:
     from statem_dist.inline import InlineWorker
-    from statem_dist.runbook import Parsed
+    from statem_dist.runbook import Format, Parsed
     from statem_dist.transfer import Parcel
-
-RUN_ID_LENGTH_MAX = 200
-"""Characters of a run id; it becomes part of keys, file names and environment variables."""
-
-LOOK_AGAIN_SECONDS = 5.0
-"""A waiting caller looks at the run at least that often, whatever was announced."""
 
 OnWaiting = Callable[[str], None]
 """Called now and then while nothing happens, with the reason why."""
 
 OnLeftover = Callable[[Transition], None]
 """Called with the transition that a caller has left, before it is finished."""
-
-OUTAGE_SECONDS = 60.0
-"""How long a caller that waits for a transition bears a store that is away."""
 
 NOTHING_CONFIRMED = Confirmations()
 
@@ -129,7 +122,21 @@ class Engine:
             inline.close()
         self.store.client.close()
 
+    @property
+    def log(self) -> EventLog:
+        """The events of runs."""
+        return self.store
+
+    def clock(self) -> int:
+        """Return the time of the store in ms."""
+        return self.store.clock()
+
     # --- reading -------------------------------------------------------------------------------------------
+
+    def find(self, run_id: str) -> Run | None:
+        """Return a run, or None when there is none of that id."""
+        snapshot = self.store.load(run_id)
+        return None if snapshot is None else snapshot.run
 
     def run(self, run_id: str) -> Run:
         """Return a run.
@@ -161,6 +168,14 @@ class Engine:
                 raise NotFound(f"The runbook {digest[:12]} is not registered in this store.")
             self._runbooks[digest] = stored.runbook
         return self._runbooks[digest]
+
+    def active(self, scope: str) -> str | None:
+        """Return the run that a scope (a state directory, or that and a runbook) points to."""
+        return self.store.active(scope)
+
+    def activate(self, scopes: Iterable[str], run_id: str) -> None:
+        """Point scopes to a run."""
+        self.store.activate(scopes, run_id)
 
     def active_run_id(self, state_dir: str) -> str:
         """Return the run that was started or resumed last in a state directory.
@@ -471,6 +486,14 @@ class Engine:
         """Yield runs, newest first; at most ``limit``. See ``listing.listed``."""
         return islice(listed(self.store, wanted, on_unreadable), limit)
 
+    def summaries(self, wanted: RunFilter, limit: int, on_unreadable: OnUnreadable) -> list[dict[str, Any]]:
+        """Return runs in a line each (``views.run_summary``), newest first."""
+        return [run_summary(each.run) for each in self.listed(wanted, limit, on_unreadable)]
+
+    def new_events(self, run_id: str, after: int) -> Iterator[list[tuple[int, Event]]]:
+        """Yield the events of a run after a number, and those to come, until it has ended. See ``eventlog``."""
+        return new_events(self.store, self.watcher, run_id, after, LOOK_AGAIN_SECONDS)
+
     def page(self, wanted: RunFilter, cursor: str | None, limit: int, on_unreadable: OnUnreadable) -> Page:
         """Return a page of runs, newest first. See ``listing.page``."""
         return page(self.store, wanted, cursor, limit, on_unreadable)
@@ -631,6 +654,47 @@ class Engine:
         if self._inline:
             return "nobody works on it now; the next command on the run goes on with it"
         return f"no worker serves the queue {queue!r} (start one: statem-dist worker -Q {queue})"
+
+    # --- kept for agents ---------------------------------------------------------------------------------------
+
+    def registered_checks(self, run: Run, config: DynamicConfig) -> list[dict[str, Any]]:
+        """Return who has registered dynamic checks for the current entry (``dynamic.registration_view``)."""
+        from statem_dist import dynamic
+
+        return [dynamic.registration_view(run, each) for each in dynamic.registrations(self.store, run, config)]
+
+    def register_checks(
+        self, run: Run, text: str, source: str, format: Format, config: DynamicConfig, by: Actor
+    ) -> tuple[dict[str, Any], Sequence[str]]:
+        """Register the checks of a text for the current entry, in place of the agent's earlier ones.
+
+        Args:
+            run: the run.
+            text: what holds them.
+            source: what messages call it.
+            format: its language.
+            config: what the current node accepts.
+            by: who registers.
+
+        Returns:
+            The registration (``dynamic.registration_view``), and what is doubtful about the text, in sentences.
+
+        Raises:
+            RunbookInvalid: the text holds something that the node does not accept.
+        """
+        from statem_dist import dynamic
+
+        found = dynamic.accepted(text, source, format, config)
+        made = dynamic.register(self.store, run, found.checks, by, self.store.clock())
+        return dynamic.registration_view(run, made), [str(warning) for warning in found.warnings]
+
+    def stops(self, run_id: str, session: str) -> bytes | None:
+        """Return what is kept of a session of an agent host that wanted to stop, or None."""
+        return self.store.stops(run_id, session)
+
+    def save_stops(self, run_id: str, session: str, document: bytes) -> None:
+        """Keep that for some days, in place of what was kept."""
+        self.store.save_stops(run_id, session, document)
 
     def _receipt(self, run_id: str, terms: Terms) -> Receipt | None:
         """Return what is kept of a request; None if it has no id of its own, or was not carried out.
@@ -832,38 +896,6 @@ def _request_reused() -> RequestReused:
         "This idempotency key was used before, for another request.",
         hint="Take a new key for a new request; a repeated request must be the same in every part.",
     )
-
-
-def no_active_run(state_dir: str, why: str = "") -> NotFound:
-    """Return the error for a command that names no run where none was started; ``why`` begins its hint."""
-    return NotFound(
-        "No active run.",
-        hint=f"{why} Start one with `statem-dist start RUNBOOK`, or name one with --run-id.".lstrip(),
-        details={"state_dir": state_dir},
-    )
-
-
-def clean_run_id(text: str) -> str:
-    """Return a run id of safe characters: trimmed, and each stretch of others turned into a hyphen.
-
-    Raises:
-        Invalid: nothing is left, or it is too long.
-    """
-    cleaned = re.sub(r"[^A-Za-z0-9._-]+", "-", text.strip()).strip("-")
-    if not cleaned.strip("."):
-        raise Invalid(f"The run id {text!r} has no usable character.", hint="Use letters, digits, '.', '_' and '-'.")
-    if len(cleaned) > RUN_ID_LENGTH_MAX:
-        raise Invalid(
-            f"The run id is {len(cleaned)} characters long; {RUN_ID_LENGTH_MAX} are allowed.",
-            hint="Choose a shorter one, and keep the rest in labels.",
-        )
-    return cleaned
-
-
-def new_run_id(name: str) -> str:
-    """Return a run id for a new run of a runbook: its name, the time in UTC, and 48 random bits."""
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "run"
-    return f"{stem[:80]}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.urandom(6).hex()}"
 
 
 def _request_id() -> str:

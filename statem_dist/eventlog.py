@@ -5,7 +5,7 @@ The history (``statem_dist.history``) tells one entry per move; the log is what 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -14,7 +14,7 @@ from msgspec import to_builtins
 from statem_dist.history import events_after, timestamp
 from statem_dist.protocol.events import Event
 from statem_dist.protocol.model import Run
-from statem_dist.store.base import Store
+from statem_dist.store.base import EventLog, Store
 from statem_dist.store.watch import Watcher
 
 WITHHELD = "(withheld)"
@@ -32,24 +32,24 @@ def event_view(number: int, event: Event) -> dict[str, Any]:
     return view
 
 
-def event_log(store: Store, run: Run, limit: int | None = None, after: int | None = None) -> list[dict[str, Any]]:
+def event_log(log: EventLog, run: Run, limit: int | None = None, after: int | None = None) -> list[dict[str, Any]]:
     """Return the events of a run, oldest first.
 
     Args:
-        store: where the run is kept.
+        log: where the events are kept.
         run: the run; the log ends with its version.
         limit: how many at the most; None means all.
         after: the number after which to begin. Without it a limit means the last ones, with it the first ones.
     """
     if after is None:
         after = 0 if limit is None else max(0, run.version - limit)
-    return [event_view(number, event) for number, event in islice(events_after(store, run, after), limit)]
+    return [event_view(number, event) for number, event in islice(events_after(log, run, after), limit)]
 
 
-def follow(
-    store: Store, watcher: Watcher, run_id: str, tell: Tell, after: int, pause: float
-) -> Iterator[list[dict[str, Any]]]:
-    """Yield what there is to tell of the events after a number, also of those to come, until the run has ended.
+def new_events(
+    store: Store, watcher: Watcher, run_id: str, after: int, pause: float
+) -> Iterator[list[tuple[int, Event]]]:
+    """Yield the events of a run after a number, and those to come, until it has ended.
 
     A list is yielded after each look at the run, an empty one if nothing is new, so that the caller can look
     whether anybody still listens. Watching moves nothing: work that a killed caller has left stays as it is.
@@ -58,18 +58,26 @@ def follow(
         store: where the run is kept.
         watcher: hears of new versions.
         run_id: the run.
-        tell: what to make of an event.
         after: number of the last event that is known already.
         pause: look again after so many seconds at the latest, whatever was announced.
     """
     with watcher.watch(run_id) as watch:
         while (snapshot := store.load(run_id)) is not None:
             run = snapshot.run
-            told: list[dict[str, Any]] = []
-            for number, event in events_after(store, run, after):
-                after = number
-                told += tell(number, event)
-            yield told
+            events = list(events_after(store, run, after))
+            after = events[-1][0] if events else after
+            yield events
             if run.ended:
                 return
             watch.wait(run.version, pause)
+
+
+def follow(heard: Iterable[list[tuple[int, Event]]], tell: Tell) -> Iterator[list[dict[str, Any]]]:
+    """Yield what there is to tell of each list of events that is heard.
+
+    Args:
+        heard: what ``new_events`` yields.
+        tell: what to make of an event.
+    """
+    for events in heard:
+        yield [told for number, event in events for told in tell(number, event)]

@@ -30,7 +30,7 @@ from statem_dist.protocol.events import (
 )
 from statem_dist.protocol.evolve import evolve
 from statem_dist.protocol.model import SCHEMA, Actor, Place, Run, Transition
-from statem_dist.store.base import Store
+from statem_dist.store.base import EventLog
 from statem_dist.views import dynamic_facts, goto_facts, result_views, stopping_results, token_fact
 
 PAGE = 200
@@ -72,7 +72,7 @@ Told: TypeAlias = Move | Rebinding | Steering | Imported
 """What a history tells of: everything after the creation of a run."""
 
 
-def moves(store: Store, run: Run) -> Iterator[Told]:
+def moves(log: EventLog, run: Run) -> Iterator[Told]:
     """Yield what happened to a run after its creation, newest first, the open transition included.
 
     A transition stands where it was opened: a pause in the middle of it comes after it.
@@ -80,7 +80,7 @@ def moves(store: Store, run: Run) -> Iterator[Told]:
     gathered: list[Event] = []
     before: int | None = None
     while True:
-        page = store.latest_events(run.id, before, PAGE)
+        page = log.latest_events(run.id, before, PAGE)
         for number, event in page:
             before = number
             if isinstance(event, RunCreated):
@@ -102,13 +102,13 @@ def moves(store: Store, run: Run) -> Iterator[Told]:
             return
 
 
-def find_transition(store: Store, run: Run, transition_id: str) -> Transition | None:
+def find_transition(log: EventLog, run: Run, transition_id: str) -> Transition | None:
     """Return a transition of a run by its id, also one that later ones have followed."""
     if run.transition is not None and run.transition.id == transition_id:
         return run.transition
     if not _was_made(run, transition_id):
         return None
-    told = (move.transition for move in moves(store, run) if isinstance(move, Move))
+    told = (move.transition for move in moves(log, run) if isinstance(move, Move))
     return next((transition for transition in told if transition.id == transition_id), None)
 
 
@@ -118,11 +118,11 @@ def _was_made(run: Run, transition_id: str) -> bool:
     return number.isdecimal() and 0 < int(number) <= run.transitions
 
 
-def history(store: Store, run: Run, limit: int | None = None, after: int | None = None) -> list[dict[str, Any]]:
+def history(log: EventLog, run: Run, limit: int | None = None, after: int | None = None) -> list[dict[str, Any]]:
     """Return the entries of a run's history, oldest first.
 
     Args:
-        store: where the run is kept.
+        log: where the events are kept.
         run: the run.
         limit: how many at the most; None means all.
         after: the number of an event: only what began after it. Without it a limit means the last entries. With it,
@@ -136,9 +136,9 @@ def history(store: Store, run: Run, limit: int | None = None, after: int | None 
     and neither is told before that has settled: so the numbers rise, and a page may end with any of them.
     """
     if after is not None:
-        return _page(store, run, after, limit)
+        return _page(log, run, after, limit)
     newest_first: list[dict[str, Any]] = []
-    for move in _since_open_transition(store, run):
+    for move in _since_open_transition(log, run):
         match move:
             case Imported():
                 newest_first += reversed(_imported_entries(move))
@@ -154,9 +154,9 @@ def history(store: Store, run: Run, limit: int | None = None, after: int | None 
     return oldest_first if limit is None else oldest_first[-limit:] if limit else []
 
 
-def _since_open_transition(store: Store, run: Run) -> Iterator[Told]:
+def _since_open_transition(log: EventLog, run: Run) -> Iterator[Told]:
     """Yield what happened to a run, newest first, from its open transition on, if one is open."""
-    told = moves(store, run)
+    told = moves(log, run)
     return told if run.in_flight is None else dropwhile(lambda each: not isinstance(each, Move), told)
 
 
@@ -197,33 +197,33 @@ class Teller:
         return []
 
 
-def events_after(store: Store, run: Run, after: int) -> Iterator[tuple[int, Event]]:
+def events_after(log: EventLog, run: Run, after: int) -> Iterator[tuple[int, Event]]:
     """Yield the events of a run with their numbers, oldest first, from after a number up to the run's version."""
     while after < run.version:
-        page = store.events(run.id, after=after, limit=min(PAGE, run.version - after))
+        page = log.events(run.id, after=after, limit=min(PAGE, run.version - after))
         yield from page
         if not page:
             return
         after = page[-1][0]
 
 
-def last_told(store: Store, run: Run) -> int:
+def last_told(log: EventLog, run: Run) -> int:
     """Return the number of the last event that the entries of a history cover: the open transition is not told."""
     if run.in_flight is None:
         return run.version
-    return next(_since_open_transition(store, run)).number - 1
+    return next(_since_open_transition(log, run)).number - 1
 
 
-def visited_nodes(store: Store, run: Run) -> frozenset[str]:
+def visited_nodes(log: EventLog, run: Run) -> frozenset[str]:
     """Return the names of the nodes that a run has stood on, the current one included."""
     arrivals = (RunCreated, RunImported, RunRebound, RunRestarted, NodeEntered)
-    return frozenset(event.node for _, event in events_after(store, run, 0) if isinstance(event, arrivals))
+    return frozenset(event.node for _, event in events_after(log, run, 0) if isinstance(event, arrivals))
 
 
-def _page(store: Store, run: Run, after: int, limit: int | None) -> list[dict[str, Any]]:
+def _page(log: EventLog, run: Run, after: int, limit: int | None) -> list[dict[str, Any]]:
     teller = Teller(run)
     entries: list[dict[str, Any]] = []
-    for number, event in events_after(store, run, after):
+    for number, event in events_after(log, run, after):
         if limit is not None and len(entries) >= limit:
             break
         entries += teller.tell(number, event)

@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from statem_dist import dynamic
 from statem_dist.coordinator import Coordinator
 from statem_dist.dispatch import NoDispatch
-from statem_dist.engine import clean_run_id
 from statem_dist.errors import Conflict, Invalid, RunbookInvalid
 from statem_dist.places import workspace_of
 from statem_dist.protocol.commands import Import
@@ -26,6 +25,7 @@ from statem_dist.protocol.decide import decide
 from statem_dist.protocol.events import RunImported
 from statem_dist.protocol.evolve import replay
 from statem_dist.protocol.model import Actor, Place, Run
+from statem_dist.run_ids import clean_run_id
 from statem_dist.runbook import Parsed, load
 from statem_dist.settings import Settings
 from statem_dist.statem_folders import ForeignRun, checks_of

@@ -25,13 +25,20 @@ class Address(Struct, frozen=True):
     at: Literal["state_dir", "redis", "service"] = "state_dir"
 
     @classmethod
-    def of(cls, settings: Settings, run_id: str, command: str | None) -> Address:
-        """Return how a run is reached from here; ``command`` is how this tool is called, if not by its name."""
+    def of(cls, settings: Settings, run_id: str, command: str | None, *, service: bool = False) -> Address:
+        """Return how a run is reached from here.
+
+        Args:
+            settings: where the state is.
+            run_id: the run.
+            command: how this tool is called, if not by its name.
+            service: whether a service has the run.
+        """
         return cls(
             command=command or "statem-dist",
             run_id=run_id,
             state_dir=str(settings.state_dir),
-            at="state_dir" if settings.embedded else "redis",
+            at="service" if service else "state_dir" if settings.embedded else "redis",
         )
 
     def call(self, verb: str) -> str:

@@ -25,12 +25,10 @@ from msgspec.structs import replace
 from statem_dist.durations import seconds_of
 from statem_dist.errors import Conflict, Invalid, NotFound
 from statem_dist.protocol.model import SCHEMA
+from statem_dist.roles import Role
 from statem_dist.store import keys
 from statem_dist.store.codec import decode_document
 from statem_dist.store.redis_store import RedisStore, Script
-
-Role: TypeAlias = Literal["viewer", "agent", "operator", "admin"]
-"""What a token may do; each may also do what those before it may."""
 
 State: TypeAlias = Literal["live", "expired", "revoked"]
 

@@ -16,8 +16,10 @@ from statem_api import problems, shapes
 from statem_api.callers import Calling
 from statem_api.options import WAIT_SECONDS_MAX
 from statem_dist.coordinator import Terms
+from statem_dist.decisions import decisions_of
 from statem_dist.errors import CallerError
 from statem_dist.follow import Settled
+from statem_dist.protocol.progress import waits_for_people
 from statem_dist.views import settled_transition
 
 _IF_MATCH = re.compile(r'"(\d{1,15})"')
@@ -57,11 +59,13 @@ def transition_view(settled: Settled, waiting: str) -> dict[str, Any]:
     """
     run, transition = settled.run, settled.transition
     moved = transition.outcome == "committed" and transition.stage is None
+    decisions = [each.id for each in decisions_of(run)] if transition.open and waits_for_people(run) else []
     return {
         "ok": moved,
         "version": run.version,
         **settled_transition(run, transition),
         **({"waiting_reason": waiting} if waiting else {}),
+        **({"decisions": decisions} if decisions else {}),
     }
 
 

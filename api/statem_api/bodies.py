@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from statem_dist.engine import RUN_ID_LENGTH_MAX
+from statem_dist.run_ids import RUN_ID_LENGTH_MAX
 
 BULK_MAX = 1_000
 """Runs in one bulk request."""
@@ -37,6 +37,7 @@ LabelValue = Annotated[str, StringConstraints(max_length=200)]
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
 VariableValue = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=100_000)]
 AgentName = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$", min_length=1, max_length=200)]
+AgentRole = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=200)]
 CheckName = Annotated[str, StringConstraints(min_length=1, max_length=2_000)]
 Reason = Annotated[str, StringConstraints(max_length=2_000)]
 Labels = Annotated[dict[LabelKey, LabelValue], Field(max_length=50)]
@@ -52,7 +53,9 @@ class Spoken(Body):
     """For whom the caller speaks. The token itself is always recorded beside it."""
 
     agent_id: AgentName | None = Field(None, description="The agent; by default the name of the token.")
-    agent_role: AgentName | None = Field(None, description="Its role; by default that of the token.")
+    agent_role: AgentRole | None = Field(
+        None, description="Its role, empty for an agent without one; by default that of the token."
+    )
 
 
 class RunbookText(Body):
@@ -180,19 +183,41 @@ class Why(Spoken):
 
 
 class Decision(Body):
-    """What somebody decides. Who it was says the token, never the body."""
+    """What somebody decides. Who it was says the token; the body may only say that an agent decides with it."""
 
     approved: bool
     comment: Reason = ""
+    as_agent: AgentName | None = Field(
+        None, description="The agent that decides. It settles nothing that is for an operator, whatever the token may."
+    )
 
 
 class DynamicChecks(Spoken):
     """Checks for the current entry alone, in place of those that this agent has registered before."""
 
-    checks: list[dict[str, object]] = Field(
-        max_length=500, examples=[[{"type": "manual", "text": "The tests cover the new case.", "reason": "new code"}]]
+    checks: list[dict[str, object]] | None = Field(
+        None,
+        max_length=500,
+        examples=[[{"type": "manual", "text": "The tests cover the new case.", "reason": "new code"}]],
     )
     basis: dict[str, object] | None = Field(None, description="What they are based on, where the node wants to know.")
+    text: str | None = Field(
+        None, min_length=1, description="A file with checks, instead of `checks` and `basis`; `dynamic write` sends it."
+    )
+    source: str = Field("checks", min_length=1, max_length=1_000, description="What messages call the text.")
+    format: Literal["yaml", "json"] = Field("json", description="The language of the text.")
+    unused: bool = Field(
+        False,
+        description="Register them also where the node accepts none, so that nothing runs them; else that is 409.",
+    )
+
+    @model_validator(mode="after")
+    def _one_form(self) -> DynamicChecks:
+        if (self.checks is None) == (self.text is None):
+            raise ValueError("either `checks` or `text` is needed, and not both")
+        if self.text is not None and self.basis is not None:
+            raise ValueError("a `text` holds its own basis")
+        return self
 
 
 class TokenCreate(Body):

@@ -16,7 +16,8 @@ from statem_api.service import Service, service_of
 from statem_dist.coordinator import run_not_found
 from statem_dist.errors import NotAuthenticated, NotAuthorised
 from statem_dist.protocol.model import Actor, Run
-from statem_dist.tokens import Role, Token
+from statem_dist.roles import Role
+from statem_dist.tokens import Token
 
 RANKS: dict[Role, int] = {"viewer": 0, "agent": 1, "operator": 2, "admin": 3}
 """The roles; each may do what those below it may."""
@@ -72,7 +73,7 @@ class Caller(Struct, frozen=True):
 
     def actor(self, agent_id: str | None = None, agent_role: str | None = None) -> Actor:
         """Return who is named in what follows: whom the caller says it speaks for, and always the token itself."""
-        return Actor(id=agent_id or self.name, role=agent_role or self.role, token=self.token)
+        return Actor(id=agent_id or self.name, role=self.role if agent_role is None else agent_role, token=self.token)
 
     def decider(self) -> Actor:
         """Return who decides: that is never for the body of a request to say."""

@@ -19,8 +19,8 @@ from statem_api.announcements import Announcements, Watch
 from statem_api.feed import Feed
 from statem_api.metrics import Metrics
 from statem_api.options import WAIT_SECONDS_MAX, ApiOptions
-from statem_dist.deadline import Deadline
-from statem_dist.engine import LOOK_AGAIN_SECONDS, Engine
+from statem_dist.deadline import LOOK_AGAIN_SECONDS, Deadline
+from statem_dist.engine import Engine
 from statem_dist.errors import Invalid, Unavailable, Usage
 from statem_dist.follow import Settled
 from statem_dist.protocol.progress import waits_for_people

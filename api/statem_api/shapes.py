@@ -44,7 +44,10 @@ class CheckResult(Shape):
 
 
 class Transition(Shape):
-    """What came of a transition; `outcome` is `pending` while it is open."""
+    """What came of a transition; `outcome` is `pending` while it is open.
+
+    `decisions` are the ids of what it waits for people to decide, if it waits for nothing else.
+    """
 
     ok: bool
     run_id: str
@@ -55,6 +58,7 @@ class Transition(Shape):
     stage: str | None
     results: list[CheckResult]
     waiting_reason: str | None = None
+    decisions: list[str] | None = None
     version: int
 
 

@@ -19,7 +19,7 @@ from statem_api.callers import Caller, still_counts
 from statem_api.feed import encode_position, reached_by
 from statem_api.options import HEARTBEAT_SECONDS
 from statem_api.service import Service
-from statem_dist.engine import LOOK_AGAIN_SECONDS
+from statem_dist.deadline import LOOK_AGAIN_SECONDS
 from statem_dist.errors import Unavailable
 from statem_dist.eventlog import event_view
 from statem_dist.protocol.events import Event

@@ -10,15 +10,14 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from statem_dist.cli.session import Session, service_for
+from statem_dist.decisions import decisions_of
+from statem_dist.listing import RunFilter
 from statem_dist.protocol.model import Run
 from statem_dist.settings import Settings
-
-if TYPE_CHECKING:
-    from statem_dist.engine import Engine
 
 LIMIT_SECONDS = 0.3
 """After that nothing is offered: a shell is silent while it waits."""
@@ -53,13 +52,15 @@ def offered(kind: str, *, run_id: str | None, state_dir: str | None) -> list[str
 
 def _looked_up(kind: str, run_id: str | None, state_dir: str | None) -> list[str]:
     settings = replace(Settings.from_environment(os.environ, state_dir=state_dir), patience_seconds=LIMIT_SECONDS)
-    url = settings.redis_url or _embedded_url(settings)
-    if url is None:
-        return []
-    from statem_dist.engine import Engine
-
-    with closing(Engine(settings, url, inline=False, quick=True)) as engine:
-        return KINDS[kind](engine, run_id)
+    at = Session(settings, service_for(settings))
+    if at.embedded:
+        url = _embedded_url(settings)
+        if url is None:
+            return []
+        # What runs there is looked at, and never executed.
+        at = Session(replace(settings, redis_url=url))
+    with closing(at.engine):
+        return KINDS[kind](at, run_id)
 
 
 def _embedded_url(settings: Settings) -> str | None:
@@ -70,40 +71,43 @@ def _embedded_url(settings: Settings) -> str | None:
     return None if endpoint is None else endpoint.redis_url
 
 
-def _runs(engine: Engine, run_id: str | None) -> list[str]:
-    return engine.store.run_ids(None, OFFERED_MAX)
+def _runs(at: Session, run_id: str | None) -> list[str]:
+    return [each["run_id"] for each in at.engine.summaries(RunFilter(), OFFERED_MAX, _pass_over)]
 
 
-def _nodes(engine: Engine, run_id: str | None) -> list[str]:
-    return [node.name for node in engine.runbook(_run(engine, run_id).runbook).nodes]
+def _nodes(at: Session, run_id: str | None) -> list[str]:
+    return [node.name for node in at.engine.runbook(_run(at, run_id).runbook).nodes]
 
 
-def _targets(engine: Engine, run_id: str | None) -> list[str]:
-    run = _run(engine, run_id)
-    return [edge.target for edge in engine.runbook(run.runbook).exits(run.node)]
+def _targets(at: Session, run_id: str | None) -> list[str]:
+    run = _run(at, run_id)
+    return [edge.target for edge in at.engine.runbook(run.runbook).exits(run.node)]
 
 
-def _decisions(engine: Engine, run_id: str | None) -> list[str]:
-    from statem_dist.decisions import decisions_of
-
-    ids = (each for status in ("waiting", "paused") for each in engine.store.run_ids(status, OFFERED_MAX))
-    waiting = (engine.store.load(each) for each in ids)
-    return [decision.id for snapshot in waiting if snapshot for decision in decisions_of(snapshot.run)]
-
-
-def _tokens(engine: Engine, run_id: str | None) -> list[str]:
-    from statem_dist.tokens import Tokens
-
-    now = engine.store.clock()
-    return [token.id for token in Tokens(engine.store).list() if token.state(now) == "live"]
+def _decisions(at: Session, run_id: str | None) -> list[str]:
+    waiting = (
+        at.engine.find(each["run_id"])
+        for status in ("waiting", "paused")
+        for each in at.engine.summaries(RunFilter(status=status), OFFERED_MAX, _pass_over)
+    )
+    return [decision.id for run in waiting if run is not None for decision in decisions_of(run)]
 
 
-def _run(engine: Engine, run_id: str | None) -> Run:
+def _tokens(at: Session, run_id: str | None) -> list[str]:
+    now = at.engine.clock()
+    return [token.id for token in at.tokens.list() if token.state(now) == "live"]
+
+
+def _run(at: Session, run_id: str | None) -> Run:
     """Return the run that the command line means so far, as it is."""
-    return engine.run(run_id or engine.active_run_id(str(engine.settings.state_dir)))
+    return at.engine.run(run_id or at.engine.active_run_id(at.scope))
 
 
-KINDS: dict[str, Callable[[Engine, str | None], list[str]]] = {
+def _pass_over(run_id: str, error: Exception) -> None:
+    """Say nothing of a run that cannot be read."""
+
+
+KINDS: dict[str, Callable[[Session, str | None], list[str]]] = {
     "runs": _runs,
     "nodes": _nodes,
     "targets": _targets,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from statem_dist.cli.answer import Answer
 from statem_dist.cli.declare import Argument, Option
 from statem_dist.cli.session import JsonOption, Session, StateDirOption, session
-from statem_dist.errors import NotFound
+from statem_dist.errors import NotFound, Usage
 from statem_dist.identity import user_name
 from statem_dist.protocol.model import Actor, Run
 
@@ -40,7 +40,7 @@ def approvals(state_dir: StateDirOption = None, as_json: JsonOption = False) -> 
 
     with session(state_dir) as at:
         found = [] if at.nothing_yet else at.engine.decisions(DECISIONS_MAX, say_unreadable)
-        now = at.engine.store.clock() if found else 0
+        now = at.engine.clock() if found else 0
     data = {"ok": True, "approvals": [decision_view(decision) for decision in found]}
 
     def as_text() -> str:
@@ -84,8 +84,10 @@ def _settle(wanted: str, comment: str, by: str | None, state_dir: str | None, *,
 
     # Whoever calls as an agent does not decide for an operator. Only tokens of the service can prove more.
     agent = os.environ.get("STATEM_AGENT_ID")
-    actor = Actor(id=by or agent or user_name(), role="agent" if agent else "operator")
     with session(state_dir) as at:
+        if by and at.service is not None:
+            raise Usage("--by is not for a service: who decides there is whose token it is.", hint="Leave --by out.")
+        actor = Actor(id=by or agent or user_name(), role="agent" if agent else "operator")
         run_id, transition_id, check = _find(at, wanted)
         settled = at.engine.decide(
             run_id,
@@ -105,7 +107,7 @@ def _settle(wanted: str, comment: str, by: str | None, state_dir: str | None, *,
             "ok": True,
             "decision": f"{run_id}/{transition_id}/{check}",
             "approved": approved,
-            "by": actor.id,
+            "by": result.by if (result := transition.results.get(check)) else actor.id,
             **views.settled_transition(run, transition),
             **({"waiting_reason": waiting} if waiting else {}),
         }

@@ -84,4 +84,4 @@ def _what_to_draw(spec: Path | None, run_id: str | None, state_dir: str | None) 
     with session(state_dir) as at:
         run = at.settled_run(run_id)
         runbook = given or at.engine.runbook(run.runbook)
-        return runbook, run, Marks(current=run.node, visited=visited_nodes(at.engine.store, run))
+        return runbook, run, Marks(current=run.node, visited=visited_nodes(at.engine.log, run))

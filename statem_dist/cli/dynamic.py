@@ -12,7 +12,6 @@ from statem_dist.cli.session import AgentIdOption, JsonOption, RunIdOption, Sess
 from statem_dist.places import entry_folder
 from statem_dist.protocol.graph import DynamicConfig
 from statem_dist.protocol.model import Run
-from statem_dist.views import origin_view
 
 RoleOption = Annotated[
     str | None,
@@ -36,7 +35,8 @@ def path(
         by = at.actor(agent_id, agent_role, run)
         _accepted_there(at, run)
         place = entry_folder(run)
-        place.mkdir(parents=True, exist_ok=True)
+        if at.service is None:
+            place.mkdir(parents=True, exist_ok=True)
     data = {**_where(run), "agent_id": by.id, "agent_role": by.role, "role": by.role, "path": str(place)}
     return Answer(data, lambda: str(place))
 
@@ -54,27 +54,27 @@ def write(
     Example: statem-dist dynamic write checks.json --agent-id implementer
     """
     from statem_dist import dynamic
+    from statem_dist.runbook import format_of, read_text
 
     with session(state_dir) as at:
         run = at.settled_run(run_id)
         by = at.actor(agent_id, agent_role, run)
         config = _accepted_there(at, run)
-        store = at.engine.store
-        checks = dynamic.read(source, config)
-        warn(*map(str, checks.warnings))
-        registered = dynamic.register(store, run, checks.checks, by, store.clock())
-        everything = dynamic.registrations(store, run, config)
+        text, name = read_text(source), str(source)
+        registered, warnings = at.engine.register_checks(run, text, name, format_of(name), config, by)
+        warn(*warnings)
+        everything = at.engine.registered_checks(run, config)
     data = {
         **_where(run),
         "agent_id": by.id,
         "agent_role": by.role,
         "role": by.role,
         "stored": True,
-        "checks": len(registered.checks),
+        "checks": registered["checks"],
         "path": str(dynamic.file_for(run, by.id)),
-        "manifest": {"producers": [origin_view(each.origin) for each in everything]},
+        "manifest": {"producers": [each["producer"] for each in everything]},
     }
-    return Answer(data, lambda: f"Registered: {len(registered.checks)} checks by {by.id} on {run.node}")
+    return Answer(data, lambda: f"Registered: {registered['checks']} checks by {by.id} on {run.node}")
 
 
 def list_(run_id: RunIdOption = None, state_dir: StateDirOption = None, as_json: JsonOption = False) -> Answer:
@@ -87,18 +87,18 @@ def list_(run_id: RunIdOption = None, state_dir: StateDirOption = None, as_json:
     with session(state_dir) as at:
         run = at.settled_run(run_id)
         config = dynamic.config_of(run, at.engine.runbook(run.runbook)) or DynamicConfig()
-        found = dynamic.registrations(at.engine.store, run, config)
+        found = at.engine.registered_checks(run, config)
     data = {
         **_where(run),
         "path": str(entry_folder(run)),
-        "producers": [dynamic.registration_view(run, each) for each in found],
-        "manifest": {"producers": [origin_view(each.origin) for each in found]},
+        "producers": found,
+        "manifest": {"producers": [each["producer"] for each in found]},
     }
 
     def as_text() -> str:
         lines = [
-            f"{each.origin.agent_id}: {each.error or f'{len(each.checks)} checks'}"
-            + (f" (role {each.origin.role})" if each.origin.role else "")
+            f"{each['producer']['agent_id']}: {each.get('error') or str(each['checks']) + ' checks'}"
+            + (f" (role {role})" if (role := each["producer"]["role"]) else "")
             for each in found
         ]
         return "\n".join(lines or [f"No dynamic checks for {run.node}."])

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from statem_dist.cli.answer import Answer
 from statem_dist.cli.declare import Option
-from statem_dist.cli.session import JsonOption, RunIdOption, StateDirOption, store_url
+from statem_dist.cli.session import JsonOption, RunIdOption, StateDirOption, service_for, verbs
 from statem_dist.errors import StatemError
 from statem_dist.resume import Address
 from statem_dist.settings import Settings
@@ -31,7 +31,7 @@ from statem_dist.stophook import (
 )
 
 if TYPE_CHECKING:
-    from statem_dist.engine import Engine
+    from statem_dist.cli.verbs import Verbs
 
 LIMIT_SECONDS = 2.0
 """After that the agent may stop, whatever hangs: the host's pipe, a name server, Redis. Hosts wait for the hook."""
@@ -128,7 +128,7 @@ def _in_time(work: Callable[[], dict[str, str]]) -> dict[str, str]:
 def _judged(host: Host, run_id: str | None, state_dir: str | None, *, yield_once: bool) -> dict[str, str]:
     """Read what the host says and where the run stands, and decide; remember what is about to be said."""
     from statem_dist.embedded.place import Place
-    from statem_dist.engine import Engine, clean_run_id
+    from statem_dist.run_ids import clean_run_id
 
     call = read_call(_everything_on_stdin())
     if call.cwd:
@@ -137,32 +137,34 @@ def _judged(host: Host, run_id: str | None, state_dir: str | None, *, yield_once
             os.chdir(call.cwd)
     rules = Rules(stop_states(os.environ.get("STATEM_AUTOLOOP_STOP_STATES")), yield_once)
     settings = Settings.from_environment(os.environ, state_dir=state_dir)
-    if settings.embedded and not os.path.isdir(Place.of(settings.state_dir).data):
+    service = service_for(settings)
+    if service is None and settings.embedded and not os.path.isdir(Place.of(settings.state_dir).data):
         return judge(call, None, None, rules).answer
     settings = replace(settings, patience_seconds=min(settings.patience_seconds, PATIENCE_SECONDS))
-    with closing(Engine(settings, store_url(settings), inline=settings.embedded, quick=True)) as engine:
-        wanted = clean_run_id(run_id) if run_id else engine.store.active(str(settings.state_dir))
+    with closing(verbs(settings, service)) as engine:
+        wanted = clean_run_id(run_id) if run_id else engine.active(str(settings.state_dir))
         if wanted is None:
             return judge(call, None, None, rules).answer
         session = session_key(host, call.session_id)
-        told = decode_told(engine.store.stops(wanted, session))
-        verdict = judge(call, _standing(engine, wanted), told, rules)
+        told = decode_told(engine.stops(wanted, session))
+        address = Address.of(settings, wanted, os.environ.get("STATEM_COMMAND"), service=service is not None)
+        verdict = judge(call, _standing(engine, address), told, rules)
         if verdict.told is not None:
             # First: an agent whose reminders cannot be counted is not reminded.
-            engine.store.save_stops(wanted, session, encode_told(verdict.told))
+            engine.save_stops(wanted, session, encode_told(verdict.told))
         return verdict.answer
 
 
-def _standing(engine: Engine, run_id: str) -> Standing:
-    """Return where a run stands."""
-    run, busy = engine.glance(run_id)
+def _standing(engine: Verbs, address: Address) -> Standing:
+    """Return where the run of an address stands."""
+    run, busy = engine.glance(address.run_id)
     return Standing(
         node=run.node,
         entry_id=run.entry_id,
         version=run.version,
         exits=tuple(edge.target for edge in engine.runbook(run.runbook).exits(run.node)),
         busy=busy or run.held,
-        address=Address.of(engine.settings, run_id, os.environ.get("STATEM_COMMAND")),
+        address=address,
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from statem_dist.cli.answer import Answer
 from statem_dist.cli.declare import Argument, Option
 from statem_dist.cli.loading import warn
-from statem_dist.cli.session import JsonOption, StateDirOption, session, usable_run_id
+from statem_dist.cli.session import JsonOption, StateDirOption, require_no_service, session, usable_run_id
 from statem_dist.errors import ExitCode, StatemError, Usage
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def import_(
     from statem_dist import statem_folders
     from statem_dist.importing import arrival_view, bring
 
+    require_no_service("import")
     files = statem_folders.find(Path(os.path.abspath(folder)))
     if run_id is not None and len(files) > 1:
         raise Usage(
@@ -45,7 +46,7 @@ def import_(
         for file in files:
             try:
                 found = statem_folders.read(file)
-                arrival = bring(at.engine.store, at.settings, found, run_id=asked_for, spec=spec, dry_run=dry_run)
+                arrival = bring(at.store, at.settings, found, run_id=asked_for, spec=spec, dry_run=dry_run)
             except StatemError as error:
                 if len(files) == 1 or error.exit_code == ExitCode.UNREACHABLE:
                     raise

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from statem_dist.protocol.events import RunRebound
     from statem_dist.protocol.graph import Runbook
     from statem_dist.protocol.model import Run
-    from statem_dist.store.base import Store
+    from statem_dist.store.base import EventLog
 
 HASH_SHOWN = 12
 """Characters of a runbook's hash that people are shown; the JSON has all of it."""
@@ -98,9 +98,10 @@ def start(
     from statem_dist.cli.loading import load_telling, warn
     from statem_dist.cli.progress import say_waiting
     from statem_dist.deadline import Deadline
-    from statem_dist.engine import StartRequest, new_run_id
+    from statem_dist.engine import StartRequest
     from statem_dist.places import workspace_of
     from statem_dist.protocol.model import Place
+    from statem_dist.run_ids import new_run_id
 
     if fresh and on_existing != "resume":
         raise Usage("--fresh makes a new run; --on-existing says what to do with an old one. Leave one of them out.")
@@ -115,15 +116,15 @@ def start(
         engine = at.engine
         runbook = engine.register(parsed, str(path))
         scopes = (at.scope, f"{at.scope}|{path}")
-        known = None if fresh else engine.store.active(scopes[1])
+        known = None if fresh else engine.active(scopes[1])
         target = wanted or known or new_run_id(runbook.name)
-        if (existing := engine.store.load(target)) is not None:
+        if (existing := engine.find(target)) is not None:
             if fresh or on_existing == "fail":
                 option = "--fresh" if fresh else "--on-existing fail"
                 raise Conflict(
-                    f"Run {target!r} exists already; it stands on {existing.run.node!r}.",
+                    f"Run {target!r} exists already; it stands on {existing.node!r}.",
                     hint=f"Choose another --run-id, or leave {option} out to resume it.",
-                    details={"run_id": target, "current": existing.run.node},
+                    details={"run_id": target, "current": existing.node},
                 )
             if on_existing == "restart":
                 if label:
@@ -150,18 +151,18 @@ def start(
             confirmations=Confirmations(everything=yes),
             labels=pairs(label, "--label"),
         )
-        previous = engine.store.active(at.scope)
+        previous = engine.active(at.scope)
         # Before the in_hook, so that an interrupted start is resumed by the next one.
-        engine.store.activate(scopes, target)
+        engine.activate(scopes, target)
         try:
             begin = engine.restart if existing is not None and on_existing == "restart" else engine.start
             settled = begin(request, Deadline(timeout), on_waiting=say_waiting)
         except StatemError as error:
-            never_begun = engine.store.load(target) is None or isinstance(error, PausedRun | CancelledRun)
+            never_begun = engine.find(target) is None or isinstance(error, PausedRun | CancelledRun)
             if never_begun and previous is not None:
-                engine.store.activate((at.scope,), previous)
+                engine.activate((at.scope,), previous)
             raise
-        rebinding = _rebinding(engine.store, existing.run, settled.run) if existing else None
+        rebinding = _rebinding(engine.log, existing, settled.run) if existing else None
         if rebinding is not None:
             warn(*_told_of(rebinding, target))
         return _started(at, settled, rebinding, agent_id, agent_role)
@@ -223,9 +224,11 @@ def goto(
                 on_waiting=say_waiting,
             )
         except KeyboardInterrupt:
+            finishes = "" if at.service else ", and finishes it where no worker does"
+            goes_on = "goes on at the service" if at.service else "is not settled yet"
             print(
-                f"\nThe transition of run {run.id!r} is not settled yet. `statem-dist cur --run-id {run.id}` shows it,"
-                f" and finishes it where no worker does; `statem-dist cancel --run-id {run.id}` ends it instead.",
+                f"\nThe transition of run {run.id!r} {goes_on}. `statem-dist cur --run-id {run.id}` shows it{finishes};"
+                f" `statem-dist cancel --run-id {run.id}` ends it instead.",
                 file=sys.stderr,
             )
             raise
@@ -297,18 +300,18 @@ def _workspace(at: Session, given: Path) -> str:
 
     With a store elsewhere it need not be a folder of this host: those who work there are the workers.
     """
-    if at.settings.embedded and not given.is_dir():
+    if at.embedded and not given.is_dir():
         raise Invalid(f"The workspace {given} is no directory.", hint="Make it first, or name another.")
     return os.path.abspath(given)
 
 
-def _rebinding(store: Store, before: Run, after: Run) -> RunRebound | None:
+def _rebinding(log: EventLog, before: Run, after: Run) -> RunRebound | None:
     """Return the event by which a resumed run came to follow another version of its runbook, if it did."""
     if before.runbook == after.runbook:
         return None
     from statem_dist.protocol.events import RunRebound
 
-    events = (event for _, event in store.events(before.id, after=before.version))
+    events = (event for _, event in log.events(before.id, after=before.version))
     return next((event for event in events if isinstance(event, RunRebound)), None)
 
 

@@ -164,7 +164,7 @@ def history(
             _follow(at, run, tail, after, raw=raw, as_json=as_json)
             return None
         read = eventlog.event_log if raw else told.history
-        entries = read(at.engine.store, run, tail, after)
+        entries = read(at.engine.log, run, tail, after)
     data = {
         "ok": True,
         "run_id": run.id,
@@ -182,7 +182,6 @@ def _follow(at: Session, run: Run, tail: int | None, after: int | None, *, raw: 
     from statem_dist import eventlog
     from statem_dist import history as told
     from statem_dist.cli import text
-    from statem_dist.engine import LOOK_AGAIN_SECONDS
 
     def show(entries: list[dict[str, Any]]) -> None:
         for entry in entries:
@@ -192,12 +191,12 @@ def _follow(at: Session, run: Run, tail: int | None, after: int | None, *, raw: 
                 print(printable(text.event_line(entry) if raw else text.history_line(entry)), flush=True)
         require_reader()
 
-    store = at.engine.store
+    log = at.engine.log
     if tail is not None:
-        show(eventlog.event_log(store, run, tail) if raw else told.history(store, run, tail))
-        after = run.version if raw else told.last_told(store, run)
+        show(eventlog.event_log(log, run, tail) if raw else told.history(log, run, tail))
+        after = run.version if raw else told.last_told(log, run)
     tell: eventlog.Tell = (lambda number, event: [eventlog.event_view(number, event)]) if raw else told.Teller(run).tell
-    for entries in eventlog.follow(store, at.engine.watcher, run.id, tell, after or 0, LOOK_AGAIN_SECONDS):
+    for entries in eventlog.follow(at.engine.new_events(run.id, after or 0), tell):
         show(entries)
 
 
@@ -211,7 +210,7 @@ def evidence(run_id: RunIdOption = None, state_dir: StateDirOption = None, as_js
 
     with session(state_dir) as at:
         run = at.settled_run(run_id)
-        found = evidences.backings(moves(at.engine.store, run))
+        found = evidences.backings(moves(at.engine.log, run))
     data = {
         "ok": True,
         "run_id": run.id,
@@ -234,16 +233,15 @@ def runs(
 
     Example: statem-dist runs --status active
     """
-    from statem_dist import views
     from statem_dist.cli import text
     from statem_dist.cli.progress import say_unreadable
     from statem_dist.listing import RunFilter
 
     with session(state_dir) as at:
         wanted = RunFilter(status=status)
-        found = [] if at.nothing_yet else [each.run for each in at.engine.listed(wanted, limit, say_unreadable)]
-        now = at.engine.store.clock() if found else 0
-    data = {"ok": True, "runs": [views.run_summary(run) for run in found]}
+        found = [] if at.nothing_yet else at.engine.summaries(wanted, limit, say_unreadable)
+        now = at.engine.clock() if found else 0
+    data = {"ok": True, "runs": found}
 
     def as_text() -> str:
         return text.run_table(found, now) if found else f"No runs. {at.nothing_yet}".rstrip()
@@ -290,7 +288,8 @@ def compact_prompt(
 def _address(at: Session, run: Run, command: str | None) -> Address:
     from statem_dist.resume import Address
 
-    return Address.of(at.settings, run.id, command or os.environ.get("STATEM_COMMAND"))
+    given = command or os.environ.get("STATEM_COMMAND")
+    return Address.of(at.settings, run.id, given, service=at.service is not None)
 
 
 def _prompt_answer(run: Run, text: str, state_dir: str) -> Answer:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from statem_dist.cli.answer import Answer
 from statem_dist.cli.declare import Option
-from statem_dist.cli.session import JsonOption, StateDirOption, store_url, variables_here
+from statem_dist.cli.session import JsonOption, StateDirOption, service_for, store_url, variables_here
 from statem_dist.errors import ExitCode
 from statem_dist.settings import Settings
 
@@ -226,10 +226,11 @@ def doctor(state_dir: StateDirOption = None, as_json: JsonOption = False) -> Ans
 
     Example: statem-dist doctor
     """
-    from statem_dist.diagnosis import diagnose
+    from statem_dist.diagnosis import diagnose, diagnose_service
 
     settings = Settings.from_environment(os.environ, state_dir=state_dir)
-    findings = diagnose(settings)
+    service = service_for(settings)
+    findings = diagnose(settings) if service is None else diagnose_service(settings, service)
     healthy = all(finding.level != "error" for finding in findings)
     data = {
         "ok": healthy,

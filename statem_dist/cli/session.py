@@ -1,7 +1,7 @@
 """What a command works with: settings from the environment, the engine on the right store, and who is asking.
 
-A command goes to ``STATEM_REDIS_URL`` if that is set, else to the embedded instance of the state directory, which
-is started when needed.
+A command goes to the service of ``STATEM_URL`` if that is set, else to the Redis of ``STATEM_REDIS_URL``, else to the
+embedded instance of the state directory, which is started when needed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from statem_dist.protocol.model import Actor, Run
 from statem_dist.settings import Settings
 
 if TYPE_CHECKING:
-    from statem_dist.engine import Engine
+    from statem_dist.cli.verbs import TokenDesk, Verbs
+    from statem_dist.client.address import Address
+    from statem_dist.store.redis_store import RedisStore
 
 RunIdOption = Annotated[
     str | None, Option("--run-id", metavar="ID", help="The run; by default the one started last.", complete="runs")
@@ -44,21 +46,49 @@ DEFAULT_AGENT = "agent"
 
 
 class Session:
-    """One command's view of the runs. The store is opened, and its server started, when it is first asked for."""
+    """One command's view of the runs. The store is opened, and its server started, when it is first asked for.
 
-    def __init__(self, settings: Settings) -> None:
+    Args:
+        settings: limits and places.
+        service: the service that has the runs, if one has them.
+    """
+
+    def __init__(self, settings: Settings, service: Address | None = None) -> None:
         self.settings = settings
+        self.service = service
+
+    @property
+    def embedded(self) -> bool:
+        """Whether the runs live in the embedded instance of the state directory."""
+        return self.service is None and self.settings.embedded
 
     @cached_property
-    def engine(self) -> Engine:
-        """The verbs on the runs of the store.
+    def engine(self) -> Verbs:
+        """The verbs on the runs.
 
         Raises:
             Unavailable: the embedded server cannot be started.
         """
+        return verbs(self.settings, self.service)
+
+    @property
+    def tokens(self) -> TokenDesk:
+        """The tokens of the service."""
+        if self.service is not None:
+            from statem_dist.cli.remote_tokens import RemoteTokens
+
+            return RemoteTokens(self.service, self.settings.patience_seconds)
+        from statem_dist.tokens import Tokens
+
+        return Tokens(self.store)
+
+    @property
+    def store(self) -> RedisStore:
+        """The state store itself, for commands that are for no service."""
         from statem_dist.engine import Engine
 
-        return Engine(self.settings, store_url(self.settings), inline=self.settings.embedded, quick=True)
+        assert isinstance(self.engine, Engine), "without a service the runs are in a store"
+        return self.engine.store
 
     @cached_property
     def nothing_yet(self) -> str:
@@ -67,7 +97,7 @@ class Session:
         A command that only looks must not make the state directory, nor start a server to learn that it is empty.
         """
         place = self.settings.state_dir
-        return f"There is no state directory {place} yet." if self.settings.embedded and _is_missing(place) else ""
+        return f"There is no state directory {place} yet." if self.embedded and _is_missing(place) else ""
 
     @property
     def scope(self) -> str:
@@ -84,7 +114,7 @@ class Session:
         wanted = None if given is None else usable_run_id(given)
         if self.nothing_yet:
             from statem_dist.coordinator import run_not_found
-            from statem_dist.engine import no_active_run
+            from statem_dist.run_ids import no_active_run
 
             raise no_active_run(self.scope, self.nothing_yet) if wanted is None else run_not_found(wanted)
         return wanted or self.engine.active_run_id(self.scope)
@@ -107,9 +137,10 @@ class Session:
 
 @contextmanager
 def session(state_dir: str | None) -> Iterator[Session]:
-    """Open the store that a command is for, and close what was opened for it."""
-    at = Session(Settings.from_environment(os.environ, state_dir=state_dir))
-    if at.settings.embedded and os.environ.get(STORE_WITHHELD):
+    """Open the store or service that a command is for, and close what was opened for it."""
+    settings = Settings.from_environment(os.environ, state_dir=state_dir)
+    at = Session(settings, service_for(settings))
+    if at.embedded and os.environ.get(STORE_WITHHELD):
         raise Unavailable(
             "A check or hook on this worker cannot reach the state of its run.",
             hint="The address of the store is withheld from commands; what they may know is in their environment.",
@@ -127,12 +158,58 @@ def usable_run_id(given: str) -> str:
     Raises:
         Invalid: it has no usable character, or it is too long.
     """
-    from statem_dist.engine import clean_run_id
+    from statem_dist.run_ids import clean_run_id
 
     cleaned = clean_run_id(given)
     if cleaned != given:
         print(f"Note: run id {given!r} is used as {cleaned!r}.", file=sys.stderr)
     return cleaned
+
+
+def service_for(settings: Settings) -> Address | None:
+    """Return the service that commands are to go to, with the token to use there; None where they go to a store.
+
+    The token is that of ``STATEM_TOKEN``. Without one, commands for a service of this host use the token that the state
+    directory keeps for them.
+
+    Raises:
+        Usage: ``STATEM_URL`` or ``STATEM_TOKEN`` cannot be used.
+    """
+    if not os.environ.get("STATEM_URL"):
+        return None
+    from msgspec.structs import replace
+
+    from statem_dist.client.address import address_from, local_token
+    from statem_dist.embedded.place import Place
+
+    address = address_from(os.environ)
+    if address is None or address.token or not address.loopback:
+        return address
+    return replace(address, token=local_token(Path(Place.of(settings.state_dir).token_file)))
+
+
+def require_no_service(command: str) -> None:
+    """Refuse a command that works on the store itself where a service is meant.
+
+    Raises:
+        Usage: ``STATEM_URL`` is set.
+    """
+    if os.environ.get("STATEM_URL"):
+        raise Usage(
+            f"`{command}` works on the state store itself, not through the service of STATEM_URL.",
+            hint="Unset STATEM_URL; STATEM_REDIS_URL or --state-dir says which store is meant.",
+        )
+
+
+def verbs(settings: Settings, service: Address | None) -> Verbs:
+    """Return the verbs on the runs of a service, or else of the state store."""
+    if service is not None:
+        from statem_dist.cli.remote import RemoteEngine
+
+        return RemoteEngine(settings, service)
+    from statem_dist.engine import Engine
+
+    return Engine(settings, store_url(settings), inline=settings.embedded, quick=True)
 
 
 def store_url(settings: Settings) -> str:

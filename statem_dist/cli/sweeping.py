@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from statem_dist.cli.answer import Answer
 from statem_dist.cli.declare import Argument, Option
-from statem_dist.cli.session import JsonOption, StateDirOption
+from statem_dist.cli.session import JsonOption, StateDirOption, require_no_service
 from statem_dist.errors import ExitCode, Usage
 from statem_dist.settings import Settings
 
@@ -60,6 +60,7 @@ def run(
     from statem_dist.sweep.session import Options, run_sweep
     from statem_dist.sweep.spec import load_sweep
 
+    require_no_service("sweep run")
     if out is not None and not os.access(out.absolute().parent, os.W_OK):
         raise Usage(f"--out {out}: its folder does not exist, or cannot be written to.")
     settings = Settings.from_environment(os.environ, state_dir=state_dir)

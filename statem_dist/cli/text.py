@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from statem_dist.columns import aligned
-from statem_dist.follow import Settled
 from statem_dist.places import entry_folder
 from statem_dist.protocol.graph import (
     CHECK_TYPES,
@@ -23,6 +22,9 @@ from statem_dist.protocol.model import PlannedCheck, Run, Transition
 from statem_dist.protocol.outcome import CheckResult
 from statem_dist.runbook.view import check_text, check_title
 from statem_dist.views import attempts_used, failing_checks, last_attempt, with_token
+
+if TYPE_CHECKING:
+    from statem_dist.follow import Settled
 
 OUTPUT_LINES_MAX = 20
 """Lines of a failed check's output that are shown; all of it is in the JSON."""
@@ -284,12 +286,13 @@ def _failed(entry: dict[str, Any]) -> list[str]:
     return [each.get("name") or each.get("id") or each.get("type") or "a check" for each in failed]
 
 
-def run_table(found: Sequence[Run], now: int) -> str:
-    """Return runs as aligned lines under a heading: where each stands, since when, and its labels."""
+def run_table(found: Sequence[dict[str, Any]], now: int) -> str:
+    """Return runs (``views.run_summary``) as lines under a heading: where each stands, since when, and its labels."""
     rows = [("run", "status", "node", "age", "runbook", "labels")]
     for run in found:
-        labels = " ".join(f"{key}={value}" for key, value in run.labels.items())
-        rows.append((run.id, run.status, run.node, span(now - run.created_at), run.runbook_name, labels))
+        labels = " ".join(f"{key}={value}" for key, value in run["labels"].items())
+        age = span(now - run["created_at"])
+        rows.append((run["run_id"], run["status"], run["current"], age, run["spec_name"], labels))
     return aligned(rows)
 
 

@@ -11,7 +11,8 @@ from statem_dist.cli.answer import Answer, printable
 from statem_dist.cli.declare import Argument, Option
 from statem_dist.cli.session import JsonOption, StateDirOption, pairs, session
 from statem_dist.identity import user_name
-from statem_dist.tokens import Role, Token, Tokens, life_seconds, token_not_found, token_view
+from statem_dist.roles import Role
+from statem_dist.tokens import Token, life_seconds, token_not_found, token_view
 
 
 def create(
@@ -34,9 +35,8 @@ def create(
     """
     labels = pairs(label, "--label")
     with session(state_dir) as at:
-        store = at.engine.store
-        life = None if expires is None else life_seconds(expires, store.clock())
-        token, text = Tokens(store).create(name, role, labels, life, _caller())
+        life = None if expires is None else life_seconds(expires, at.engine.clock())
+        token, text = at.tokens.create(name, role, labels, life, _caller())
     if not as_json:
         # What is on stdout is the token alone, for TOKEN=$(statem-dist token create ...).
         print(printable(f"Created: {_told(token, token.created_at)}. It is shown this once."), file=sys.stderr)
@@ -49,8 +49,8 @@ def list_(state_dir: StateDirOption = None, as_json: JsonOption = False) -> Answ
     Example: statem-dist token list
     """
     with session(state_dir) as at:
-        found: Sequence[Token] = [] if at.nothing_yet else Tokens(at.engine.store).list()
-        now = at.engine.store.clock() if found else 0
+        found: Sequence[Token] = [] if at.nothing_yet else at.tokens.list()
+        now = at.engine.clock() if found else 0
     data = {"ok": True, "tokens": [token_view(each, now) for each in found]}
     return Answer(data, lambda: _table(found, now) if found else "There are no tokens.")
 
@@ -69,9 +69,8 @@ def revoke(
     with session(state_dir) as at:
         if at.nothing_yet:
             raise token_not_found(token_id)
-        store = at.engine.store
-        token = Tokens(store).revoke(token_id, _caller())
-        now = store.clock()
+        token = at.tokens.revoke(token_id, _caller())
+        now = at.engine.clock()
     return Answer({"ok": True, **token_view(token, now)}, lambda: f"Revoked: {_told(token, now)}.")
 
 

@@ -68,7 +68,17 @@ class Overdue(Struct, frozen=True):
     score: str
 
 
-class Store(Protocol):
+class EventLog(Protocol):
+    """The events of runs, for whoever reads them. Every method may raise ``Unavailable``."""
+
+    def events(self, run_id: str, after: int = 0, limit: int | None = None) -> list[tuple[int, Event]]:
+        """Return events with their numbers, oldest first, those after the given number."""
+
+    def latest_events(self, run_id: str, before: int | None, limit: int) -> list[tuple[int, Event]]:
+        """Return events with their numbers, newest first, those before the given number."""
+
+
+class Store(EventLog, Protocol):
     """What the coordinator needs. Every method may raise ``Unavailable``."""
 
     def clock(self) -> int:
@@ -102,12 +112,6 @@ class Store(Protocol):
 
     def forget(self, run_id: str) -> None:
         """Remove a reminder if there is no such run any more."""
-
-    def events(self, run_id: str, after: int = 0, limit: int | None = None) -> list[tuple[int, Event]]:
-        """Return events with their numbers, oldest first, those after the given number."""
-
-    def latest_events(self, run_id: str, before: int | None, limit: int) -> list[tuple[int, Event]]:
-        """Return events with their numbers, newest first, those before the given number."""
 
     def save_runbook(self, stored: StoredRunbook) -> None:
         """Register a runbook under its hash; the same hash again changes nothing."""

@@ -19,8 +19,9 @@ from msgspec import Struct
 from statem_dist.checks.process import Supervisor
 from statem_dist.deadline import Deadline
 from statem_dist.embedded import foreground, server
-from statem_dist.engine import Engine, new_run_id
+from statem_dist.engine import Engine
 from statem_dist.protocol.progress import CHECKS_QUEUE
+from statem_dist.run_ids import new_run_id
 from statem_dist.settings import Settings
 from statem_dist.sweep.crew import Crew
 from statem_dist.sweep.driver import Driver, now_ms

@@ -26,6 +26,17 @@ print("STATEM_REDIS_URL=unix://" + os.environ["SOCKET"])
 """
 """Makes a fresh store of the one that all scenarios share, and names it to the scenario that comes."""
 
+EMPTY_SERVICE = """
+import os, shutil
+from statem_dist.resp import Connection
+with Connection(os.environ["SOCKET"]) as connection:
+    connection.call("FLUSHALL")
+shutil.rmtree(os.environ["DROPPED"], ignore_errors=True)
+print("STATEM_URL=" + os.environ["SERVICE"])
+"""
+"""The same for a service: the store and the folder with dropped files are its own. Without a token in the store it lets
+in whoever is on this host."""
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(900),
@@ -56,4 +67,14 @@ def test_scenarios_hold_where_a_worker_executes(site: Site) -> None:
     site.worker()
     site.environment["SOCKET"] = str(site.state_dir / "redis.sock")
     setup = shlex.join([sys.executable, "-c", EMPTY])
+    assert run_scenarios(site, "--jobs", "1", "--setup", setup, left_out=REVIEWER_OF_THE_CALLER) > 0
+
+
+def test_scenarios_hold_through_a_service(site: Site) -> None:
+    """Every scenario comes out the same over HTTP, the checks done by a worker, but for the caller's own reviewer."""
+    site.worker()
+    site.environment["SERVICE"] = site.api()
+    site.environment["SOCKET"] = str(site.state_dir / "redis.sock")
+    site.environment["DROPPED"] = str(site.state_dir / "runs")
+    setup = shlex.join([sys.executable, "-c", EMPTY_SERVICE])
     assert run_scenarios(site, "--jobs", "1", "--setup", setup, left_out=REVIEWER_OF_THE_CALLER) > 0

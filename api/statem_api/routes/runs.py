@@ -7,6 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import msgspec
 from fastapi import APIRouter, Query, Request
 from fastapi import Path as PathParameter
 from msgspec import Struct
@@ -24,7 +25,7 @@ from statem_dist import transfer, views
 from statem_dist.checks.environment import decides_what_runs
 from statem_dist.coordinator import Terms
 from statem_dist.deadline import Deadline
-from statem_dist.engine import StartRequest, new_run_id
+from statem_dist.engine import StartRequest
 from statem_dist.errors import Conflict, Invalid, NotAuthorised, NotFound, StatemError
 from statem_dist.eventlog import WITHHELD
 from statem_dist.follow import Settled
@@ -33,6 +34,7 @@ from statem_dist.history import moves, visited_nodes
 from statem_dist.listing import RunFilter
 from statem_dist.protocol.graph import Runbook
 from statem_dist.protocol.model import Confirmations, Place, Run
+from statem_dist.run_ids import new_run_id
 from statem_dist.runbook import drawing, parse
 from statem_dist.store.base import Snapshot
 
@@ -432,6 +434,27 @@ async def node(
         names = ", ".join(each.name for each in runbook.nodes)
         raise NotFound(f"Unknown node: {node!r}. The runbook has: {names}", details={"node": node, "run_id": run.id})
     return answer(views.one_node(run, runbook, found), version=run.version)
+
+
+@router.get("/{run_id}/questions", responses=described(404, of_200=shapes.Items), summary="What a transition would ask")
+async def questions(
+    run_id: bodies.RunId,
+    target: Annotated[str, Query(min_length=1, max_length=500, description="Where the transition would lead.")],
+    service: Serving,
+    caller: Calling,
+) -> Response:
+    """Show which checks of a transition would ask somebody, so that they can be answered in its request.
+
+    The answers are for the entry that this answer names: send it as `from_entry` together with them.
+    """
+
+    def look() -> tuple[Run, list[dict[str, Any]]]:
+        run = reached(service, caller, run_id)
+        return run, [msgspec.to_builtins(each) for each in service.engine.questions(run, target)]
+
+    run, items = await service.call(look)
+    data = {"ok": True, "run_id": run.id, "current": run.node, "current_entry_id": run.entry_id, "items": items}
+    return answer(data, version=run.version)
 
 
 @router.get("/{run_id}/history", responses=described(404, of_200=shapes.HistoryPage), summary="What happened")

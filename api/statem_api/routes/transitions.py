@@ -222,8 +222,8 @@ async def decide(
             check,
             approved=body.approved,
             comment=body.comment,
-            by=caller.decider(),
-            operator=True,
+            by=caller.decider() if body.as_agent is None else caller.actor(body.as_agent, "agent"),
+            operator=body.as_agent is None,
             deadline=NO_WAIT,
             terms=asked,
             seen=seen,
@@ -306,8 +306,7 @@ async def dynamic_list(run_id: bodies.RunId, service: Serving, caller: Calling) 
     def look() -> tuple[Run, list[dict[str, Any]]]:
         run = reached(service, caller, run_id)
         config = _config(service, run) or DynamicConfig()
-        found = dynamic.registrations(service.engine.store, run, config)
-        return run, [dynamic.registration_view(run, each) for each in found]
+        return run, service.engine.registered_checks(run, config)
 
     run, items = await service.call(look)
     data = {"ok": True, "run_id": run.id, "current": run.node, "current_entry_id": run.entry_id, "items": items}
@@ -331,7 +330,7 @@ async def dynamic_write(
     def write() -> tuple[Run, dict[str, Any]]:
         run = reached(service, caller, run_id)
         refuse_stale(run, asked)
-        config = _config(service, run)
+        config = _config(service, run) or (DynamicConfig() if body.unused else None)
         if config is None:
             raise Conflict(
                 f"Node {run.node!r} accepts no dynamic checks.",
@@ -341,12 +340,13 @@ async def dynamic_write(
         if service.options.registered_only and not caller.operates:
             allowed = tuple(each for each in config.allow_types if each in service.options.agent_check_types)
             config = replace(config, allow_types=allowed)
-        text = msgspec.json.encode({"checks": body.checks, **({"basis": body.basis} if body.basis else {})}).decode()
-        checks = dynamic.accepted(text, "checks", "json", config)
-        store = service.engine.store
+        text, format = body.text, body.format
+        if text is None:
+            document = {"checks": body.checks, **({"basis": body.basis} if body.basis else {})}
+            text, format = msgspec.json.encode(document).decode(), "json"
         by = caller.actor(body.agent_id, body.agent_role)
-        made = dynamic.register(store, run, checks.checks, by, store.clock())
-        return run, dynamic.registration_view(run, made) | {"warnings": [str(each) for each in checks.warnings]}
+        made, warnings = service.engine.register_checks(run, text, body.source, format, config, by)
+        return run, made | {"warnings": warnings}
 
     run, made = await service.call(write)
     data = {"ok": True, "run_id": run.id, "current": run.node, "current_entry_id": run.entry_id, "items": [made]}
