@@ -382,7 +382,9 @@ async def streams(bench: Bench, count: int, rounds: int) -> None:
         print(f"{'  closed':<34}{state_of(bench)}")
     for _ in range(rounds):
         readers = await asyncio.gather(*(Reader.open(bench, "/v1/events") for _ in range(count)))
-        delays = [await a_move(bench, number, readers) for number in range(20)]
+        await a_move(bench, 0, readers)
+        await asyncio.gather(*(reader.until_quiet() for reader in readers))
+        delays = [await a_move(bench, number, readers) for number in range(50)]
         cpu = await idle_cpu(bench)
         print(f"{f'{count} readers of the feed':<34}{state_of(bench)}{delayed(delays)}{cpu:>8.1f} %")
         await close_all(bench, readers)

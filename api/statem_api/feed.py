@@ -12,11 +12,13 @@ import base64
 import binascii
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
-from msgspec import Struct
+import msgspec
+from msgspec import Raw, Struct
 
 from statem_api.announcements import Announcements
 from statem_dist.errors import Invalid, StatemError, StoredDataUnreadable, Unavailable
@@ -46,13 +48,13 @@ logger = logging.getLogger(__name__)
 
 
 class Told(Struct, frozen=True):
-    """One commit as a listener is told it; ``events`` are views of its events. Without a run, some were missed."""
+    """One commit as every listener is told it, ready as JSON. Without a run, some were missed."""
 
     shard: int
     position: str
     run_id: str = ""
     labels: dict[str, str] = {}
-    events: tuple[dict[str, Any], ...] = ()
+    message: Raw = Raw()
 
     @property
     def gap(self) -> bool:
@@ -192,7 +194,8 @@ class Feed:
         except StoredDataUnreadable as error:
             logger.error("events of the run %s cannot be read: %s", entry.run_id, error)
             return None
-        return Told(shard, entry.position, entry.run_id, labels, tuple(event_view(*each) for each in events))
+        commit = {"run_id": entry.run_id, "labels": labels, "events": [event_view(*each) for each in events]}
+        return Told(shard, entry.position, entry.run_id, labels, Raw(msgspec.json.encode(commit)))
 
     async def _labels_of(self, run_id: str) -> dict[str, str] | None:
         if run_id not in self._labels:
@@ -210,8 +213,14 @@ def reached_by(told: Told, labels: Mapping[str, str]) -> bool:
     return labels.items() <= told.labels.items()
 
 
-def encode_position(positions: list[str]) -> str:
+def encode_position(positions: Sequence[str]) -> str:
     """Return positions as one word, for the id of an event in a stream."""
+    return _word(tuple(positions))
+
+
+# Most listeners have reached the same position.
+@lru_cache(maxsize=64)
+def _word(positions: tuple[str, ...]) -> str:
     given = {str(shard): position for shard, position in enumerate(positions) if position != "0-0"}
     return base64.urlsafe_b64encode(json.dumps(given, separators=(",", ":")).encode()).decode().rstrip("=")
 

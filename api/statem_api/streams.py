@@ -146,5 +146,4 @@ async def feed_frames(
             elif told.gap:
                 yield frame({"shard": told.shard}, id=encode_position(positions), event="gap")
             elif reached_by(told, labels) and caller.reaches(told.labels):
-                commit = {"run_id": told.run_id, "labels": told.labels, "events": told.events}
-                yield frame(commit, id=encode_position(positions))
+                yield frame(told.message, id=encode_position(positions))
