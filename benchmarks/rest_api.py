@@ -460,8 +460,8 @@ async def close_all(bench: Bench, readers: Sequence[Reader]) -> None:
         await asyncio.sleep(0.05)
 
 
-async def idle_cpu(bench: Bench, seconds: float = 10.0) -> float:
-    """Return the percentage of a core that the API uses while nothing happens."""
+async def idle_cpu(bench: Bench, seconds: float = 16.0) -> float:
+    """Return the percentage of a core that the API uses while nothing happens, a heartbeat of each stream included."""
     before = cpu_seconds(bench.api.pid)
     await asyncio.sleep(seconds)
     return 100 * (cpu_seconds(bench.api.pid) - before) / seconds
