@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from statem_dist.protocol.progress import Batch
+from statem_dist.settings import Settings
 from statem_dist.store.base import Push
 
 TASK_NAME = "statem.execute"
@@ -125,3 +126,12 @@ def _new_id() -> str:
     from uuid import uuid4
 
     return str(uuid4())
+
+
+def dispatcher_for(settings: Settings, redis_url: str) -> Dispatcher:
+    """Return how work is dispatched: with the commit where the broker is the store's Redis, else after it."""
+    if settings.broker_url is None or settings.broker_url == redis_url:
+        return PushWithCommit()
+    from statem_dist.publish import PublishAfterCommit
+
+    return PublishAfterCommit(settings.broker_url)

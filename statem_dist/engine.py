@@ -1,35 +1,31 @@
 """The verbs of the product on stored runs, as the command line, the sweep and a service need them.
 
-Where a worker serves a run's queue, a verb leaves the work to it and waits for the run's events. Where nobody
-does and the store is the embedded one, the caller executes the work itself: the same decisions, claims, leases
-and events, so that whoever comes next can settle what a killed caller has left.
+A verb makes a command of what it is asked for, and ``carrier`` sees it through.
 """
 
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from statem_dist.coordinator import NO_TERMS, Applied, Coordinator, Terms
-from statem_dist.deadline import LOOK_AGAIN_SECONDS, NEVER, OUTAGE_SECONDS, Deadline
+from statem_dist.carrier import Carrier, OnLeftover, OnWaiting
+from statem_dist.coordinator import NO_TERMS, Coordinator, Terms
+from statem_dist.deadline import LOOK_AGAIN_SECONDS, NEVER, Deadline
 from statem_dist.decisions import Decision, decisions_of
-from statem_dist.dispatch import Dispatcher, PushWithCommit
-from statem_dist.errors import Conflict, NotFound, RequestReused, Unavailable
+from statem_dist.dispatch import dispatcher_for
+from statem_dist.errors import Conflict, NotFound, RequestReused
 from statem_dist.eventlog import new_events
-from statem_dist.follow import Follower, OnEvent, Settled, is_abandoned, lost_claims, queues_of_work
+from statem_dist.follow import OnEvent, Settled
 from statem_dist.history import find_transition
-from statem_dist.leases import RENEWALS_PER_LEASE
 from statem_dist.listing import OnUnreadable, Page, RunFilter, listed, page
 from statem_dist.protocol.answers import question_of
 from statem_dist.protocol.commands import (
     Cancel,
     CancelRun,
-    Command,
     Decide,
     ExpireDecision,
     Goto,
@@ -42,9 +38,9 @@ from statem_dist.protocol.commands import (
 )
 from statem_dist.protocol.events import Event
 from statem_dist.protocol.graph import DynamicConfig, LlmReview, Runbook
-from statem_dist.protocol.model import Actor, Confirmations, DynamicFacts, OnManual, Place, Run, Transition, Worker
+from statem_dist.protocol.model import Actor, Confirmations, DynamicFacts, OnManual, Place, Run, Worker
 from statem_dist.protocol.plan import plan_goto
-from statem_dist.protocol.progress import CHECKS_QUEUE, REVIEWS_QUEUE, asks, pending, waits_for_people
+from statem_dist.protocol.progress import asks
 from statem_dist.questions import Question
 from statem_dist.roster import Roster
 from statem_dist.run_ids import no_active_run
@@ -53,19 +49,13 @@ from statem_dist.store.base import EventLog, Snapshot
 from statem_dist.store.client import client_for
 from statem_dist.store.codec import Receipt, StoredRunbook
 from statem_dist.store.redis_store import RedisStore
-from statem_dist.store.watch import Watch, Watcher
+from statem_dist.store.watch import Watcher
 from statem_dist.views import run_summary
+from statem_dist.waiting import WaitingReasons
 
 if TYPE_CHECKING:
-    from statem_dist.inline import InlineWorker
     from statem_dist.runbook import Format, Parsed
     from statem_dist.transfer import Parcel
-
-OnWaiting = Callable[[str], None]
-"""Called now and then while nothing happens, with the reason why."""
-
-OnLeftover = Callable[[Transition], None]
-"""Called with the transition that a caller has left, before it is finished."""
 
 NOTHING_CONFIRMED = Confirmations()
 
@@ -103,23 +93,29 @@ class Engine:
     ) -> None:
         self.settings = settings
         self.redis_url = redis_url
-        self._quick = quick
         self.store = RedisStore(client_for(redis_url, quick=quick), patience_seconds=settings.patience_seconds)
         self.roster = Roster(self.store)
         self.watcher = Watcher(self.store.client)
-        self._inline = inline
-        self._inline_workers: dict[tuple[str, ...], InlineWorker] = {}
-        self._inline_lock = threading.Lock()
-        self._environ = dict(os.environ if environ is None else environ)
-        self._dispatcher = dispatcher_for(settings, redis_url)
-        self._coordinator = Coordinator(self.store, self._dispatcher, settings)
+        self._coordinator = Coordinator(self.store, dispatcher_for(settings, redis_url), settings)
+        self._reasons = WaitingReasons(self.store, self.roster, settings, inline=inline)
+        self._carrier = Carrier(
+            settings,
+            redis_url,
+            self.store,
+            self.roster,
+            self.watcher,
+            self._coordinator,
+            self._reasons,
+            dict(os.environ if environ is None else environ),
+            inline=inline,
+            quick=quick,
+        )
         self._runbooks: dict[str, Runbook] = {}
 
     def close(self) -> None:
         """End what this engine has started: its listener, its leases, its commands."""
         self.watcher.close()
-        for inline in self._inline_workers.values():
-            inline.close()
+        self._carrier.close()
         self.store.client.close()
 
     @property
@@ -228,9 +224,9 @@ class Engine:
         """
         existing = self.store.load(request.run_id)
         if existing is not None:
-            self._settle_leftover(self._expire_decisions(existing), deadline)
+            self._carrier.settle_leftover(self._expire_decisions(existing), deadline)
         queue = existing.run.place.queue if existing else request.place.queue
-        inline = self._inline_worker(queue)
+        inline = self._carrier.inline_worker(queue)
         worker = inline.worker if inline else None
         command: Start | Resume
         if existing is not None:
@@ -243,7 +239,9 @@ class Engine:
             )
         else:
             command = _start_command(request, terms, worker)
-        return self._carry_out(request.run_id, command, inline, deadline, on_event, on_waiting=on_waiting, terms=terms)
+        return self._carrier.carry_out(
+            request.run_id, command, inline, deadline, on_event, on_waiting=on_waiting, terms=terms
+        )
 
     def create(self, request: StartRequest, deadline: Deadline = NEVER, terms: Terms = NO_TERMS) -> Settled:
         """Create a run, and run the ``in_hook`` of its initial node.
@@ -251,9 +249,9 @@ class Engine:
         Raises:
             Conflict: there is a run of that id already.
         """
-        inline = self._inline_worker(request.place.queue)
+        inline = self._carrier.inline_worker(request.place.queue)
         command = _start_command(request, terms, inline.worker if inline else None)
-        return self._carry_out(request.run_id, command, inline, deadline, None, terms=terms)
+        return self._carrier.carry_out(request.run_id, command, inline, deadline, None, terms=terms)
 
     def goto(
         self,
@@ -282,7 +280,7 @@ class Engine:
         """
         seen = seen or self._look(run_id)
         run = seen.run
-        left = self._settle_leftover(seen, deadline) if wait else None
+        left = self._carrier.settle_leftover(seen, deadline) if wait else None
         if left is not None and left.transition.kind == "goto" and left.transition.target == target:
             transition = left.transition
             asked_the_same = (transition.by, transition.confirmations, transition.on_manual) == (
@@ -292,7 +290,7 @@ class Engine:
             )
             if asked_the_same or transition.outcome == "committed":
                 return left
-        inline = self._inline_worker(run.place.queue) if wait else None
+        inline = self._carrier.inline_worker(run.place.queue) if wait else None
         found = self._dynamic_facts(run, confirmations, on_manual)
         if found is not None:
             # They belong to this entry: if the run has moved on meanwhile, the command is stale.
@@ -308,7 +306,7 @@ class Engine:
             dynamic=found,
             on_manual=on_manual,
         )
-        return self._carry_out(
+        return self._carrier.carry_out(
             run_id,
             command,
             inline,
@@ -335,8 +333,8 @@ class Engine:
         """Run the ``out_hook`` of the current node without moving."""
         seen = seen or self._look(run_id)
         run = seen.run
-        left = self._settle_leftover(seen, deadline)
-        inline = self._inline_worker(run.place.queue)
+        left = self._carrier.settle_leftover(seen, deadline)
+        inline = self._carrier.inline_worker(run.place.queue)
         command = Save(
             runbook=self.runbook(run.runbook),
             by=by,
@@ -345,7 +343,7 @@ class Engine:
             request_id=terms.request or _request_id(),
             worker=inline.worker if inline else None,
         )
-        return self._carry_out(
+        return self._carrier.carry_out(
             run_id,
             command,
             inline,
@@ -380,7 +378,7 @@ class Engine:
             NotAuthorised: the check is for an operator to decide.
         """
         seen = seen or self._look(run_id)
-        inline = self._inline_worker(seen.run.place.queue)
+        inline = self._carrier.inline_worker(seen.run.place.queue)
         command = Decide(
             transition=transition,
             check=check,
@@ -392,7 +390,9 @@ class Engine:
         )
         if seen.run.paused is not None:
             deadline = Deadline(0)
-        return self._carry_out(run_id, command, inline, deadline, None, on_waiting=on_waiting, seen=seen, terms=terms)
+        return self._carrier.carry_out(
+            run_id, command, inline, deadline, None, on_waiting=on_waiting, seen=seen, terms=terms
+        )
 
     def cancel(self, run_id: str, reason: str, by: Actor, terms: Terms = NO_TERMS) -> Settled:
         """End the open transition of a run where it stands; nothing that it would still do is done.
@@ -425,7 +425,7 @@ class Engine:
         """
         run = self._coordinator.apply(run_id, CancelRun(reason=reason, by=by, terminate=terminate), None, terms).run
         # What a killed caller has left is not waited for.
-        left = self._settle_leftover(self._coordinator.load(run_id), NEVER) if run.in_flight else None
+        left = self._carrier.settle_leftover(self._coordinator.load(run_id), NEVER) if run.in_flight else None
         return run if left is None else left.run
 
     def pause(self, run_id: str, reason: str, by: Actor, terms: Terms = NO_TERMS) -> Run:
@@ -471,7 +471,7 @@ class Engine:
         Raises:
             NotFound: there is no run of that id.
         """
-        inline = self._inline_worker(request.place.queue)
+        inline = self._carrier.inline_worker(request.place.queue)
         command = Restart(
             runbook=request.runbook,
             place=request.place,
@@ -480,7 +480,9 @@ class Engine:
             request_id=terms.request or _request_id(),
             worker=inline.worker if inline else None,
         )
-        return self._carry_out(request.run_id, command, inline, deadline, on_event, on_waiting=on_waiting, terms=terms)
+        return self._carrier.carry_out(
+            request.run_id, command, inline, deadline, on_event, on_waiting=on_waiting, terms=terms
+        )
 
     def listed(self, wanted: RunFilter, limit: int, on_unreadable: OnUnreadable) -> Iterator[Snapshot]:
         """Yield runs, newest first; at most ``limit``. See ``listing.listed``."""
@@ -591,7 +593,7 @@ class Engine:
             NotFound: there is none of that id.
         """
         snapshot = self._look(run_id)
-        left = self._settle_leftover(snapshot, NEVER, on_leftover)
+        left = self._carrier.settle_leftover(snapshot, NEVER, on_leftover)
         return snapshot.run if left is None else left.run
 
     def glance(self, run_id: str) -> tuple[Run, bool]:
@@ -605,55 +607,11 @@ class Engine:
         """
         snapshot = self._look(run_id)
         run = snapshot.run
-        return run, run.in_flight is not None and not self._is_left_to_us(snapshot)
+        return run, run.in_flight is not None and not self._carrier.is_left_to_us(snapshot)
 
     def waiting_reason(self, run: Run) -> str:
         """Return why the open transition of a run has not settled yet, in a sentence; empty if none is open."""
-        transition = run.in_flight
-        if transition is None:
-            return ""
-        if run.paused is not None:
-            because = f": {run.paused.reason}" if run.paused.reason else ""
-            return f"the run is paused by {run.paused.by.id or 'somebody'}{because}"
-        if waits_for_people(run):
-            listed = ", ".join(decision.id for decision in decisions_of(run))
-            return f"somebody has to decide: {listed}"
-        if transition.claims:
-            return self._claim_reason(run.id)
-        for batch in pending(run):
-            if (wait := batch.not_before - self.store.clock()) > 0:
-                return f"{batch.checks[0]} is tried again in {wait / 1000:.1f} s"
-            if not self.roster.serves(batch.queue):
-                return self._help_reason(batch.queue)
-            return f"{batch.checks[0]} waits for a free slot in the queue {batch.queue!r}{self._ahead(batch.queue)}"
-        return "its last result is being recorded"
-
-    def _ahead(self, queue: str) -> str:
-        """Return how much waits in a queue, in parentheses; empty where the broker is not the store's Redis."""
-        if self.settings.broker_url is not None:
-            return ""
-        return f" (messages waiting there: {int(self.store.call('LLEN', queue))})"
-
-    def _claim_reason(self, run_id: str) -> str:
-        """Return who executes a run's first claimed check, or that nobody does any more; empty if none is claimed."""
-        snapshot = self._coordinator.load(run_id)
-        transition = snapshot.run.in_flight
-        if transition is None or not transition.claims:
-            return ""
-        lost = lost_claims(snapshot)
-        if not lost:
-            claim = transition.claims[0]
-            return f"{claim.checks[0]} is being executed by {claim.worker}"
-        claim = lost[0]
-        silence = f"{claim.checks[0]} was begun by {claim.worker}, which has died or is silent"
-        unserved = [queue for queue in sorted(queues_of_work(snapshot)) if not self.roster.serves(queue)]
-        return f"{silence}; {self._help_reason(unserved[0]) if unserved else 'another worker takes it over'}"
-
-    def _help_reason(self, queue: str) -> str:
-        """Return what it takes to get work done in a queue that no worker serves."""
-        if self._inline:
-            return "nobody works on it now; the next command on the run goes on with it"
-        return f"no worker serves the queue {queue!r} (start one: statem-dist worker -Q {queue})"
+        return self._reasons.of(run)
 
     # --- kept for agents ---------------------------------------------------------------------------------------
 
@@ -737,144 +695,6 @@ class Engine:
 
         registered = dynamic.registrations(self.store, run, node.dynamic)
         return dynamic.snapshot(node.dynamic, registered, confirmations, on_manual)
-
-    # --- carrying out ----------------------------------------------------------------------------------------
-
-    def _carry_out(
-        self,
-        run_id: str,
-        command: Command,
-        inline: InlineWorker | None,
-        deadline: Deadline,
-        on_event: OnEvent | None,
-        *,
-        on_waiting: OnWaiting | None = None,
-        seen: Snapshot | None = None,
-        terms: Terms = NO_TERMS,
-    ) -> Settled:
-        """Apply a command that opens a transition, and see it through in the caller, in workers, or in both."""
-        if inline is not None and inline.alone:
-            applied = inline.apply(run_id, command, seen, terms)
-            follower = self._follower(applied, on_event, terms)
-            settled = inline.carry_out(applied, follower, deadline)
-            if settled.run.paused is None or not settled.transition.open:
-                return settled
-            with self.watcher.watch(run_id) as watch:
-                # Read again: what happened before the watch began was announced to nobody here.
-                return self._wait(self.run(run_id), follower, watch, deadline, on_waiting)
-        if inline is None and deadline.passed:
-            applied = self._coordinator.apply(run_id, command, seen, terms)
-            return self._follower(applied, on_event, terms).look(applied.run)
-        with self.watcher.watch(run_id) as watch:
-            coordinator = self._coordinator if inline is None else inline.coordinator
-            applied = coordinator.apply(run_id, command, seen, terms)
-            run, follower = applied.run, self._follower(applied, on_event, terms)
-            if inline is not None:
-                run = inline.carry_out(applied, follower, deadline).run
-            return self._wait(run, follower, watch, deadline, on_waiting)
-
-    def _wait(
-        self,
-        run: Run,
-        follower: Follower,
-        watch: Watch,
-        deadline: Deadline,
-        on_waiting: OnWaiting | None,
-    ) -> Settled:
-        """Wait until a transition that workers carry out has settled or time is up.
-
-        What no worker serves, or serves any more, is executed by the caller.
-        """
-        while True:
-            follower.show_new_events()
-            settled = follower.look(run)
-            if not settled.transition.open or waits_for_people(run) or deadline.passed:
-                return settled
-            version = run.version
-            heard = watch.wait(version, deadline.bound(LOOK_AGAIN_SECONDS))
-            snapshot = self._look_again(follower.run_id, deadline)
-            run = snapshot.run
-            if self._is_left_to_us(snapshot) and (inline := self._inline_worker(run.place.queue)):
-                run = inline.finish(follower, deadline).run
-            elif run.version == version and run.in_flight is not None and on_waiting is not None and not heard:
-                on_waiting(self.waiting_reason(run))
-
-    def _look_again(self, run_id: str, deadline: Deadline) -> Snapshot:
-        """Load a run that workers have in hand. They outlast a restart of the store, and so does who waits for them."""
-        outage = Deadline(deadline.bound(OUTAGE_SECONDS))
-        while True:
-            try:
-                return self._coordinator.load(run_id)
-            except Unavailable:
-                if outage.passed:
-                    raise
-
-    def _settle_leftover(
-        self, snapshot: Snapshot, deadline: Deadline, on_leftover: OnLeftover | None = None
-    ) -> Settled | None:
-        """Do what nobody else will of the open transition of a run; return it as it is then, settled as a rule."""
-        run = snapshot.run
-        if run.in_flight is None or not self._is_left_to_us(snapshot):
-            return None
-        inline = self._inline_worker(run.place.queue)
-        if inline is None:
-            return None
-        if on_leftover is not None:
-            on_leftover(run.in_flight)
-        return inline.finish(Follower(self.store, run.id, run.in_flight.id, run.version, None), deadline)
-
-    def _follower(self, applied: Applied, on_event: OnEvent | None, terms: Terms) -> Follower:
-        transition = applied.run.transition
-        assert transition is not None, "a verb opens a transition, or goes on with one"
-        before = applied.run.version - len(applied.events)
-        # A repeated request has changed nothing; it means the transition that it opened the first time.
-        transition_id = applied.run.requests.get(terms.request, transition.id)
-        return Follower(self.store, applied.run.id, transition_id, before, on_event)
-
-    def _is_left_to_us(self, snapshot: Snapshot) -> bool:
-        """Return whether the open transition of a run owes something that only a caller will execute."""
-        if not self._inline or not is_abandoned(self.store, snapshot):
-            return False
-        return any(not self.roster.serves(queue) for queue in queues_of_work(snapshot))
-
-    def _inline_worker(self, pinned: str | None) -> InlineWorker | None:
-        """Return the caller as a worker for those queues of a run that no other serves; None if all are served.
-
-        Args:
-            pinned: the queue that the run is pinned to, or None for the common ones.
-        """
-        if not self._inline:
-            return None
-        everything = (CHECKS_QUEUE, REVIEWS_QUEUE) if pinned is None else (pinned,)
-        unserved = tuple(queue for queue in everything if not self.roster.serves(queue))
-        if not unserved:
-            return None
-        with self._inline_lock:
-            if unserved not in self._inline_workers:
-                # Only who executes checks pays for what executes them.
-                from statem_dist.inline import InlineWorker
-
-                patience = self.settings.lease_seconds / (2 * RENEWALS_PER_LEASE)
-                self._inline_workers[unserved] = InlineWorker(
-                    self.store,
-                    RedisStore(client_for(self.redis_url, quick=self._quick), patience_seconds=patience),
-                    self.settings,
-                    self._environ,
-                    unserved,
-                    self._dispatcher,
-                    alone=unserved == everything,
-                    store_url=self.redis_url,
-                )
-            return self._inline_workers[unserved]
-
-
-def dispatcher_for(settings: Settings, redis_url: str) -> Dispatcher:
-    """Return how work is dispatched: with the commit where the broker is the store's Redis, else after it."""
-    if settings.broker_url is None or settings.broker_url == redis_url:
-        return PushWithCommit()
-    from statem_dist.publish import PublishAfterCommit
-
-    return PublishAfterCommit(settings.broker_url)
 
 
 def _start_command(request: StartRequest, terms: Terms, worker: Worker | None) -> Start:

@@ -29,8 +29,9 @@ from statem_dist.run_ids import no_active_run
 from statem_dist.settings import Settings
 
 if TYPE_CHECKING:
+    from statem_dist.carrier import OnLeftover, OnWaiting
     from statem_dist.decisions import Decision
-    from statem_dist.engine import OnLeftover, OnWaiting, StartRequest
+    from statem_dist.engine import StartRequest
     from statem_dist.follow import OnEvent, Settled
     from statem_dist.listing import OnUnreadable, RunFilter
     from statem_dist.questions import Question

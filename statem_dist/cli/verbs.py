@@ -13,8 +13,9 @@ from statem_dist.protocol.graph import DynamicConfig, Runbook
 from statem_dist.protocol.model import Actor, Confirmations, OnManual, Run
 
 if TYPE_CHECKING:
+    from statem_dist.carrier import OnLeftover, OnWaiting
     from statem_dist.decisions import Decision
-    from statem_dist.engine import OnLeftover, OnWaiting, StartRequest
+    from statem_dist.engine import StartRequest
     from statem_dist.follow import OnEvent, Settled
     from statem_dist.listing import OnUnreadable, RunFilter
     from statem_dist.protocol.events import Event

@@ -13,7 +13,7 @@ from msgspec import Struct
 from statem_dist.checks.environment import STORE_WITHHELD, worker_environment
 from statem_dist.checks.process import Supervisor
 from statem_dist.coordinator import Coordinator
-from statem_dist.engine import dispatcher_for
+from statem_dist.dispatch import dispatcher_for
 from statem_dist.errors import Usage
 from statem_dist.executor import Executor
 from statem_dist.identity import this_process
