@@ -27,7 +27,11 @@ class Notes:
         self._kept = kept
 
     def get(self, key: str) -> str | None:
-        """Return what was noted under a key."""
+        """Return what was noted under a key.
+
+        Raises:
+            Unavailable: the state directory cannot be used.
+        """
         return self._all().get(key)
 
     def put(self, noted: dict[str, str]) -> None:
@@ -49,10 +53,11 @@ class Notes:
                 os.close(lock)
 
     def _all(self) -> dict[str, str]:
-        try:
-            return msgspec.json.decode(self._file.read_bytes(), type=dict[str, str])
-        except FileNotFoundError:
-            return {}
-        except msgspec.DecodeError:
-            # Nothing is lost with it but which run was meant last.
-            return {}
+        with self._place.explaining():
+            try:
+                return msgspec.json.decode(self._file.read_bytes(), type=dict[str, str])
+            except FileNotFoundError:
+                return {}
+            except msgspec.DecodeError:
+                # Nothing is lost with it but which run was meant last.
+                return {}

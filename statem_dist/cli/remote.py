@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 SHOW_SECONDS = 0.5
 """How often new events are asked for while somebody watches them."""
 
+QUIET_SECONDS = LOOK_AGAIN_SECONDS - SHOW_SECONDS
+"""After so long without news it is told why nothing happens: at the end of one look, not of the second."""
+
 ACTIVE_KEPT = 1_000
 """Scopes whose active run is remembered."""
 
@@ -60,19 +63,19 @@ class RemoteEngine:
 
     def __init__(self, settings: Settings, address: Address) -> None:
         self._address = address
-        self._client = Client(
+        self.client = Client(
             address.url, address.token, patience_seconds=settings.patience_seconds, transport=StdlibTransport
         )
         self._active = Notes(settings.state_dir, "active.json", ACTIVE_KEPT)
         self._stops = Notes(settings.state_dir, "stops.json", STOPS_KEPT)
         self._runbooks: dict[str, Runbook] = {}
         self._parsed: dict[str, tuple[Parsed, str]] = {}
-        self._perform = self._client.perform
-        self.log = RemoteLog(self._client)
+        self._perform = self.client.perform
+        self.log = RemoteLog(self.client)
 
     def close(self) -> None:
         """Close the connection."""
-        self._client.close()
+        self.client.close()
 
     def clock(self) -> int:
         """Return the time of the service, to the second."""
@@ -168,7 +171,7 @@ class RemoteEngine:
     def new_events(self, run_id: str, after: int) -> Iterator[list[tuple[int, Event]]]:
         """Yield the events of a run after a number, and those to come, until it has ended."""
         listening = calls.raw_events(run_id, after=after)
-        for heard in self._client.listen(listening):
+        for heard in self.client.listen(listening):
             yield [_event(document) for document in heard]
 
     # --- moving ----------------------------------------------------------------------------------------------
@@ -212,7 +215,6 @@ class RemoteEngine:
             on_manual=on_manual,
             from_entry=from_entry,
             by=by,
-            wait=deadline.bound(LOOK_AGAIN_SECONDS) if wait and on_event is None else 0.0,
         )
         shown = self.log.version(run_id)
         seen = self._perform(call)
@@ -229,13 +231,7 @@ class RemoteEngine:
         on_waiting: OnWaiting | None,
     ) -> Settled:
         """Run the ``out_hook`` of the current node without moving."""
-        call = calls.save_call(
-            run_id,
-            confirm=confirmations.everything,
-            skip_hooks=skip_hooks,
-            by=by,
-            wait=deadline.bound(LOOK_AGAIN_SECONDS),
-        )
+        call = calls.save_call(run_id, confirm=confirmations.everything, skip_hooks=skip_hooks, by=by)
         return self._seen_through(self._perform(call), deadline, on_waiting)
 
     def decide(
@@ -260,7 +256,6 @@ class RemoteEngine:
             approved=approved,
             comment=comment,
             as_agent=None if operator else by.id,
-            wait=0.0 if paused else LOOK_AGAIN_SECONDS,
         )
         return self._seen_through(self._perform(call), Deadline(0) if paused else Deadline(), on_waiting)
 
@@ -364,7 +359,7 @@ class RemoteEngine:
             confirm=request.confirmations.everything,
             by=request.by,
         )
-        begun = self._perform(calls.start_call(new, wait=deadline.bound(LOOK_AGAIN_SECONDS)))
+        begun = self._perform(calls.start_call(new))
         assert begun.transition is not None, "a run that was asked for has made a transition"
         return self._seen_through(begun.transition, deadline, on_waiting)
 
@@ -378,6 +373,8 @@ class RemoteEngine:
     ) -> Settled:
         """Wait until a transition has settled, needs people, or time is up.
 
+        What has opened it did not wait: who waits bears longer outages than who asks for something.
+
         Args:
             seen: what is known of it.
             deadline: when time is up.
@@ -385,7 +382,7 @@ class RemoteEngine:
             on_event: shown every event of the run after number ``shown``.
             shown: see there.
         """
-        quiet = Deadline(LOOK_AGAIN_SECONDS)
+        quiet = Deadline(QUIET_SECONDS)
         while True:
             if on_event is not None:
                 for number, event in self.log.events(seen.run_id, shown):
@@ -399,9 +396,9 @@ class RemoteEngine:
             look = calls.transition(seen.run_id, seen.transition, wait=pause)
             seen = self._perform(look, patience_seconds=max(pause, deadline.bound(OUTAGE_SECONDS)))
             if seen.version != before:
-                quiet = Deadline(LOOK_AGAIN_SECONDS)
+                quiet = Deadline(QUIET_SECONDS)
             elif seen.pending and quiet.passed:
-                quiet = Deadline(LOOK_AGAIN_SECONDS)
+                quiet = Deadline(QUIET_SECONDS)
                 if on_waiting is not None and seen.waiting_reason:
                     on_waiting(seen.waiting_reason)
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from statem_dist.client.address import Address
 from statem_dist.client.results import TokenView
-from statem_dist.client.stdlib import StdlibTransport
 from statem_dist.client.sync import Client
 from statem_dist.roles import Role
 from statem_dist.tokens import Token
@@ -16,12 +14,11 @@ class RemoteTokens:
     """The tokens of a service; who makes or ends one there is the token of the caller.
 
     Args:
-        address: the service.
-        patience_seconds: how long a service that does not answer is tried again.
+        client: a client of it.
     """
 
-    def __init__(self, address: Address, patience_seconds: float) -> None:
-        self._client = Client(address.url, address.token, patience_seconds=patience_seconds, transport=StdlibTransport)
+    def __init__(self, client: Client) -> None:
+        self._client = client
 
     def create(
         self, name: str, role: Role, labels: Mapping[str, str], expires_in_seconds: float | None, by: str

@@ -75,9 +75,11 @@ class Session:
     def tokens(self) -> TokenDesk:
         """The tokens of the service."""
         if self.service is not None:
+            from statem_dist.cli.remote import RemoteEngine
             from statem_dist.cli.remote_tokens import RemoteTokens
 
-            return RemoteTokens(self.service, self.settings.patience_seconds)
+            assert isinstance(self.engine, RemoteEngine), "with a service the runs are there"
+            return RemoteTokens(self.engine.client)
         from statem_dist.tokens import Tokens
 
         return Tokens(self.store)

@@ -87,7 +87,7 @@ class Call(Struct, Generic[T], frozen=True):
             raise error_of(reply)
         try:
             return self.decode(reply)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, LookupError, UnicodeDecodeError) as error:
             raise StatemError(
                 f"The answer of the service to {self.method} {self.path} cannot be understood: {error}.",
                 hint="Perhaps something else answers there, or the service is of another version.",

@@ -6,10 +6,13 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 from urllib.parse import urlencode
 
+import msgspec
+
 from statem_dist.client.problems import error_of
 from statem_dist.client.sse import Frame, Parser
 from statem_dist.client.tries import Tries
 from statem_dist.client.wire import Lost, Reply, Request
+from statem_dist.errors import StatemError
 
 T = TypeVar("T")
 
@@ -87,7 +90,10 @@ class Listening(Generic[T]):
             if frame.event == "end":
                 self.ended = True
                 break
-            told.append(self._decode(frame))
+            try:
+                told.append(self._decode(frame))
+            except (msgspec.DecodeError, LookupError) as error:
+                raise StatemError(f"An event of {self._target} cannot be understood: {error}.") from error
         if self._parser.last_id is not None:
             self._last_id = self._parser.last_id
         return told

@@ -33,7 +33,7 @@ class PooledTransport:
                 headers=request.headers,
                 timeout=_timeout(seconds),
             )
-        except httpx2.TransportError as error:
+        except httpx2.RequestError as error:
             raise Lost(_reason(error)) from error
         return Reply(found.status_code, _headers(found), found.content)
 
@@ -45,7 +45,7 @@ class PooledTransport:
                 request.method, self._url + request.target, headers=request.headers, timeout=_timeout(seconds)
             ) as found:
                 yield _Incoming(found)
-        except httpx2.TransportError as error:
+        except httpx2.RequestError as error:
             raise Lost(_reason(error)) from error
 
     def close(self) -> None:
@@ -74,7 +74,7 @@ class AsyncPooledTransport:
                 headers=request.headers,
                 timeout=_timeout(seconds),
             )
-        except httpx2.TransportError as error:
+        except httpx2.RequestError as error:
             raise Lost(_reason(error)) from error
         return Reply(found.status_code, _headers(found), found.content)
 
@@ -86,7 +86,7 @@ class AsyncPooledTransport:
                 request.method, self._url + request.target, headers=request.headers, timeout=_timeout(seconds)
             ) as found:
                 yield _AsyncIncoming(found)
-        except httpx2.TransportError as error:
+        except httpx2.RequestError as error:
             raise Lost(_reason(error)) from error
 
     async def close(self) -> None:
@@ -126,7 +126,7 @@ def _headers(response: httpx2.Response) -> dict[str, str]:
     return {name.lower(): value for name, value in response.headers.items()}
 
 
-def _reason(error: httpx2.TransportError) -> str:
+def _reason(error: httpx2.RequestError) -> str:
     if isinstance(error, httpx2.TimeoutException):
         return "it did not answer in time"
     cause: BaseException | None = error

@@ -57,7 +57,10 @@ class StdlibTransport:
     def _asked(self, request: Request, seconds: float) -> HTTPResponse:
         """Send a request and return the head of its answer."""
         try:
-            connection = self._connection = self._connection or self._connect()
+            if self._connection is None or self._connection.sock is None:
+                # The service closes one that was idle for long, or when it stops.
+                self._connection = self._connect()
+            connection = self._connection
             connection.sock.settimeout(seconds)
             connection.request(
                 request.method, self._prefix + request.target, request.body, {**self._headers, **request.headers}

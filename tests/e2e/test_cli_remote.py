@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from statem_dist.cli import completing
 from tests.support.programs import COMMAND, Said, Site, eventually
 
 pytestmark = pytest.mark.e2e
@@ -104,7 +105,7 @@ LOOKS = [
 
 
 def volatile(text: str) -> str:
-    """Return a text without how long ago something was, and without the width that this gives its column."""
+    """Return a text without how long ago something was, and without the columns that make room for that."""
     return re.sub(r" +", " ", re.sub(r"\d+ (s|min)\b", "AGE", text))
 
 
@@ -540,3 +541,30 @@ def test_commands_of_checks_do_not_learn_the_token(stale: Far) -> None:
     assert "MINE=1" in output
     assert "STATEM_TOKEN" not in output
     assert "STATEM_URL" not in output
+
+
+def test_a_shell_is_offered_what_the_service_has(far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs, nodes, targets and decisions; nothing, and nobody waits, where no service is."""
+    far.start(RUNBOOK)
+    far.site.write("allowed")
+    far.json("goto", "b", "--on-manual", "wait", expect=7)
+    for name, value in {**far.site.environment, **far.there}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(completing, "LIMIT_SECONDS", 5.0)
+    offers = {kind: completing.offered(kind, run_id=None, state_dir=None) for kind in ("runs", "nodes", "targets")}
+    assert offers == {"runs": ["r"], "nodes": ["a", "b", "c"], "targets": ["b", "c"]}
+    assert completing.offered("decisions", run_id=None, state_dir=None) == ["r/t2/before_transfer.1"]
+    assert completing.offered("tokens", run_id=None, state_dir=None) == []
+    monkeypatch.setenv("STATEM_URL", NOWHERE["STATEM_URL"])
+    monkeypatch.setattr(completing, "LIMIT_SECONDS", 0.3)
+    assert completing.offered("runs", run_id=None, state_dir=None) == []
+
+
+def test_a_state_directory_that_cannot_be_is_named(far: Far) -> None:
+    """Below a file nothing can be noted: exit code 8 and the path."""
+    far.site.write("file")
+    impossible = str(far.site.folder / "file" / "state")
+    path = str(far.site.write("r.yaml", RUNBOOK))
+    for words in (["start", path], ["cur"]):
+        refused = far.json(*words, expect=8, STATEM_STATE_DIR=impossible)
+        assert impossible in refused["error"]

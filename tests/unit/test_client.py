@@ -327,6 +327,14 @@ def test_a_service_that_hangs_up_for_ever_is_given_up(transport: Callable[[Addre
         assert len(world.effects) == 1
 
 
+def test_a_connection_that_was_closed_is_no_trouble(transport: Callable[[Address], Transport] | None) -> None:
+    """A service may close each connection after its answer; the next request takes another one."""
+    closing = json_act(ME, Connection="close")
+    with misbehaving(closing, closing, json_act(ME)) as world, Client(world.url, transport=transport) as client:
+        assert [client.whoami().name for _ in range(3)] == ["n"] * 3
+        assert len(world.asked) == 3, "none was tried again"
+
+
 # --- waiting and paging ----------------------------------------------------------------------------------------------
 
 

@@ -20,7 +20,7 @@ from tests.support.misbehaving import Act, misbehaving
 
 ROOT = Path(__file__).resolve().parents[2]
 PROTOCOL_FILES = sorted((ROOT / "statem_dist" / "protocol").rglob("*.py"))
-HEAVY_PACKAGES = {"celery", "fastapi", "httpx2", "kombu", "pydantic", "redis", "rich", "typer", "yaml"}
+HEAVY_PACKAGES = {"celery", "fastapi", "httpx", "httpx2", "kombu", "pydantic", "redis", "rich", "typer", "yaml"}
 
 
 def imported_packages(path: Path) -> Iterator[str]:
