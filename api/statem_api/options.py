@@ -19,7 +19,8 @@ class ApiOptions(Struct, frozen=True):
     ``port`` 0 takes a free one, and ``any_port`` does so where the port is
     taken. ``scratch`` is the directory in which a run that names no workspace gets a folder of
     its own. ``registered_only`` lets runs start only from runbooks that an admin has registered, and agents register
-    no other dynamic checks than those of ``agent_check_types``. ``body_bytes_max`` limits the body of a request.
+    no other dynamic checks than those of ``agent_check_types``. ``service_file`` is where the service says that
+    it listens. ``body_bytes_max`` limits the body of a request.
     """
 
     host: str = "127.0.0.1"
@@ -28,6 +29,7 @@ class ApiOptions(Struct, frozen=True):
     scratch: str = ""
     registered_only: bool = False
     agent_check_types: tuple[str, ...] = ("manual", "checklist", "message", "predicate")
+    service_file: str = ""
     body_bytes_max: int = 8 * 1024 * 1024
     log_level: str = "INFO"
 

@@ -7,12 +7,14 @@ import logging
 import signal
 import socket
 import sys
+from pathlib import Path
 
 import uvicorn
 
 from statem_api.app import make_app
 from statem_api.options import ApiOptions
 from statem_api.service import Service
+from statem_dist.embedded.token_file import announce_service
 from statem_dist.errors import NotAuthorised, Unavailable
 from statem_dist.settings import Settings
 from statem_dist.tokens import redacted
@@ -69,6 +71,8 @@ def serve(options: ApiOptions, settings: Settings) -> int:
     listener = listener_for(options)
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
+    if options.service_file:
+        announce_service(Path(options.service_file), f"http://{shown}:{port}")
     print(f"Serving: http://{shown}:{port}/v1", flush=True)
     config = uvicorn.Config(
         app,
@@ -81,7 +85,11 @@ def serve(options: ApiOptions, settings: Settings) -> int:
     for stop in (signal.SIGTERM, signal.SIGINT):
         # The server raises the signal again when it has stopped; to be told to stop and to stop is success.
         signal.signal(stop, lambda *_: None)
-    Server(config, service).run(sockets=[listener])
+    try:
+        Server(config, service).run(sockets=[listener])
+    finally:
+        if options.service_file:
+            Path(options.service_file).unlink(missing_ok=True)
     return 0
 
 

@@ -155,6 +155,7 @@ def up(
     Example: statem-dist up -c 8
     """
     from statem_dist.embedded import foreground, server
+    from statem_dist.embedded.place import Place
     from statem_dist.embedded.stack import Service, run_foreground
 
     environ = with_policy(os.environ, workspace_root, limit, sandbox, sandbox_bind)
@@ -173,6 +174,7 @@ def up(
         host="127.0.0.1",
         port=8080 if port is None else port,
         any_port=port is None,
+        service_file=Place.of(settings.state_dir).service_file,
         registered_only=False,
         workspaces=None,
         log_level="WARNING",
@@ -311,11 +313,13 @@ def api_arguments(
     workspaces: Path | None,
     log_level: str,
     any_port: bool = False,
+    service_file: str = "",
 ) -> list[str]:
     """Return the command line of a process that serves the REST API.
 
     Args:
         any_port: whether another port will do if that one is taken.
+        service_file: where it says that it listens, for the commands of this user.
 
     Raises:
         Usage: an option has a value that cannot be honoured.
@@ -326,6 +330,7 @@ def api_arguments(
         "host": host,
         "port": port,
         "any_port": any_port,
+        "service_file": service_file,
         "scratch": "" if workspaces is None else os.path.abspath(workspaces),
         "registered_only": registered_only,
         "log_level": usable_log_level(log_level),

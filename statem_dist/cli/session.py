@@ -171,8 +171,8 @@ def usable_run_id(given: str) -> str:
 def service_for(settings: Settings) -> Address | None:
     """Return the service that commands are to go to, with the token to use there; None where they go to a store.
 
-    The token is that of ``STATEM_TOKEN``. Without one, commands for a service of this host use the token that the state
-    directory keeps for them.
+    The token is that of ``STATEM_TOKEN``. Without one, commands for the service that runs for the state directory use
+    the token that is kept there for them.
 
     Raises:
         Usage: ``STATEM_URL`` or ``STATEM_TOKEN`` cannot be used.
@@ -187,7 +187,8 @@ def service_for(settings: Settings) -> Address | None:
     address = address_from(os.environ)
     if address is None or address.token or not address.loopback:
         return address
-    return replace(address, token=local_token(Path(Place.of(settings.state_dir).token_file)))
+    place = Place.of(settings.state_dir)
+    return replace(address, token=local_token(address.url, Path(place.service_file), Path(place.token_file)))
 
 
 def require_no_service(command: str) -> None:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from statem_dist.errors import Usage
+from statem_dist.identity import is_dead
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -69,20 +70,38 @@ def base_url(text: str, name: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}"
 
 
-def local_token(file: Path) -> str:
+def local_token(url: str, service_file: Path, token_file: Path) -> str:
     """Return the token that a state directory keeps for this user's own programs; empty if there is none to be used.
 
-    A file that others may read, or that is somebody else's, is as good as none.
+    It is told to the service that runs for this state directory, and to nobody else who may listen on this host.
+
+    Args:
+        url: the service that is meant.
+        service_file: says where that service listens, and which process it is.
+        token_file: holds the token.
     """
+    announced, _, process = _private_text(service_file).partition(" ")
+    if not process or is_dead(process) or _port(announced) != _port(url):
+        return ""
+    text = _private_text(token_file)
+    return text if _TOKEN.fullmatch(text) else ""
+
+
+def _private_text(file: Path) -> str:
+    """Return what a file holds; nothing of one that others may read, or that is somebody else's."""
     try:
         with open(file, "rb") as opened:
             status = os.fstat(opened.fileno())
             if status.st_mode & 0o077 or status.st_uid != os.geteuid():
                 return ""
-            text = opened.read(1_000).decode("ascii").strip()
+            return opened.read(1_000).decode("ascii").strip()
     except (OSError, UnicodeDecodeError):
         return ""
-    return text if _TOKEN.fullmatch(text) else ""
+
+
+def _port(url: str) -> int | None:
+    parts = urlsplit(url)
+    return parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
 def _usable_token(text: str) -> str:

@@ -86,6 +86,11 @@ class Place(Struct, frozen=True):
         return f"{self.state_dir}/token"
 
     @property
+    def service_file(self) -> str:
+        """The file in which the service that ``up`` runs says where it listens, and which process it is."""
+        return f"{self.state_dir}/service"
+
+    @property
     def owner_lock(self) -> str:
         """The lock that says whether anybody has the data open."""
         return f"{self.data}/owner.lock"

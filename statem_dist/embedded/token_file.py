@@ -7,7 +7,7 @@ from pathlib import Path
 
 from statem_dist.embedded.place import Place
 from statem_dist.files import write_whole
-from statem_dist.identity import user_name
+from statem_dist.identity import this_process, user_name
 from statem_dist.tokens import TEXT_LENGTH_MAX, Tokens
 
 NAME = "up"
@@ -35,6 +35,11 @@ def local_admin_token(tokens: Tokens, state_dir: Path) -> str:
     with place.explaining():
         write_whole(Path(place.token_file), f"{text}\n", mode=0o600)
     return text
+
+
+def announce_service(file: Path, url: str) -> None:
+    """Say in a file where the service of this process listens, for the commands of this user alone."""
+    write_whole(file, f"{url} {this_process('api')}\n", mode=0o600)
 
 
 def _kept(path: str) -> tuple[str, bool]:

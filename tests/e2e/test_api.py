@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -562,6 +563,16 @@ def test_up_serves_with_a_token_of_its_own(site: Site) -> None:
     Caller(url).get("/v1/runs", expect=401)
     caller = Caller(url, file.read_text().strip())
     assert caller.get("/v1/whoami")["role"] == "admin"
+    assert site.json("runs", STATEM_URL=url)["runs"] == []
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        elsewhere = f"http://127.0.0.1:{stranger.getsockname()[1]}"
+        asking = site.begin("runs", STATEM_URL=elsewhere, STATEM_PATIENCE_SECONDS="30")
+        connection, _ = stranger.accept()
+        with connection:
+            request = connection.recv(65536)
+        asking.kill()
+    assert request.startswith(b"GET /v1/runs")
+    assert b"authorization" not in request.lower(), "whoever else listens on this host is not told the token"
     caller.start(TWO)
     assert caller.post(f"/v1/runs/r/goto{WAIT}", {"target": "b"})["current"] == "b"
     up.terminate()
