@@ -208,7 +208,7 @@ def run_not_found(run_id: str) -> NotFound:
     """Return the error for a run that does not exist."""
     return NotFound(
         f"Run not found: {run_id}",
-        hint="`statem-dist runs` lists the runs of this state directory.",
+        hint="`statem-dist runs` lists the runs that there are.",
         details={"run_id": run_id},
     )
 

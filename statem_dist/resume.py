@@ -73,8 +73,7 @@ What this node asks for:
 Where you may go from here: {exits}
 
 Take the run up again before you do anything else:
-  {address.call(f"start {shlex.quote(run.place.spec)}")}
-  {address.call("cur")}
+{_taking_up(run, address)}  {address.call("cur")}
   {address.call("history")}
 
 Move only along the edges of the runbook, and only with:
@@ -91,6 +90,11 @@ def _held(run: Run) -> str:
     assert run.ending is not None
     because = f" ({run.ending.reason})" if run.ending.reason else ""
     return f"It was cancelled by {run.ending.by.id or 'somebody'}{because}: do not go on with it."
+
+
+def _taking_up(run: Run, address: Address) -> str:
+    """Return the line that resumes a run from its file; a run that was started from a text has none."""
+    return f"  {address.call(f'start {shlex.quote(run.place.spec)}')}\n" if run.place.spec else ""
 
 
 def compact_prompt(run: Run, address: Address) -> str:

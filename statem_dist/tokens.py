@@ -290,6 +290,12 @@ def life_seconds(text: str, now: int) -> float:
     return seconds
 
 
+def id_within(given: str) -> str:
+    """Return the id of a token that is given by its text or by its id."""
+    found = _LIKE_A_TOKEN.fullmatch(given.strip())
+    return found[1] if found else given
+
+
 def redacted(text: str) -> str:
     """Return a text with every secret of a token in it blotted out: ``stm_ID_***``."""
     return _LIKE_A_TOKEN.sub(r"stm_\1_***", text)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import msgspec
 from fastapi import Depends, Header, Query, Request
+from msgspec.structs import replace
 from starlette.responses import Response
 
 from statem_api import problems, shapes
@@ -103,12 +104,27 @@ async def terms_of(
         if found is None:
             raise BadRequest("`If-Match` holds no version.", hint='Send the ETag of the run as it was given, like "7".')
         version = int(found[1])
+    return replace(await key_of(request, caller, idempotency_key), if_version=version)
+
+
+async def key_of(
+    request: Request,
+    caller: Calling,
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            min_length=1,
+            max_length=255,
+            description="Names this request, so that a repetition is answered like the first one; kept for 24 hours.",
+        ),
+    ] = None,
+) -> Terms:
+    """Return on what terms a request is meant that is about no version of a run: its own id."""
     if idempotency_key is None:
-        return Terms(if_version=version)
+        return Terms()
     scope = "\0".join((caller.token, request.method, request.url.path, idempotency_key))
     asked = request.url.query.encode() + b"\0" + await request.body()
     return Terms(
-        if_version=version,
         request=REQUEST_ID_OF_KEY + sha256(scope.encode()).hexdigest()[:32],
         fingerprint=sha256(asked).hexdigest(),
     )
@@ -129,6 +145,9 @@ async def wait_of(
 
 Asked = Annotated[Terms, Depends(terms_of)]
 """On what terms a request is meant, as a parameter of a route."""
+
+Keyed = Annotated[Terms, Depends(key_of)]
+"""The same of a request that is about no run that there is."""
 
 Waiting = Annotated[float, Depends(wait_of)]
 """How long it wants to wait, as a parameter of a route."""

@@ -32,6 +32,7 @@ KINDS: dict[str, str] = {
     "runbook_invalid": "The runbook cannot be used. `errors` lists every problem with its line, column and field.",
     "not_authenticated": "No token, or one that is unknown, expired or revoked. Send `Authorization: Bearer TOKEN`.",
     "not_authorised": "The token's role does not allow this.",
+    "no_such_resource": "There is no such resource: `GET /openapi.json` names all that there are.",
     "not_found": "There is no such thing, or the token's labels do not reach it.",
     "method_not_allowed": "The resource has no such method; the header `Allow` lists those that it has.",
     "unknown_target": "No edge leads from the current node to the target; `allowed` lists those that do.",
@@ -52,7 +53,7 @@ KINDS: dict[str, str] = {
 
 _CODES_OF_STATUS = {
     400: "bad_request",
-    404: "not_found",
+    404: "no_such_resource",
     405: "method_not_allowed",
     413: "body_too_large",
     415: "unsupported_media_type",
@@ -149,7 +150,6 @@ async def _on_validation_error(request: Request, error: Exception) -> Response:
             "bad_request",
             f"The body cannot be read: {reason}.",
             about=_of_request(request),
-            errors=map(_field, found),
         )
     kind = request.headers.get("content-type", "")
     if kind and "json" not in kind and any(each["loc"] == ("body",) for each in found):

@@ -83,6 +83,7 @@ class Run(Shape):
     spec_name: str
     spec_hash: str
     in_flight: dict[str, Any] | None
+    warnings: list[str] | None = None
     waiting_reason: str | None = None
 
 

@@ -13,7 +13,7 @@ import signal
 
 from msgspec import structs
 
-from statem_dist.checks.confinement import Rules, Unconfinable, begun
+from statem_dist.checks.confinement import Rules, Unconfinable, UnfitHost, begun
 from statem_dist.checks.context import CheckContext
 from statem_dist.checks.output import shorten, text_of
 from statem_dist.checks.process import SHUTDOWN, Finished, Supervisor
@@ -46,7 +46,7 @@ def execute(
     try:
         invocation = rules.invocation(context.workspace, directory, context.environ)
     except (Unconfinable, ValueError) as error:
-        return Finished(failure="refused", text=str(error))
+        return Finished(failure="unfit" if isinstance(error, UnfitHost) else "refused", text=str(error))
     finished = supervisor.run(
         context.key,
         run,
@@ -72,6 +72,9 @@ def judge(finished: Finished, check: Check, context: CheckContext) -> tuple[Reas
             return "config_error", _missing_directory(check, context, finished.text)
         case "spawn_failed":
             return "spawn_failed", finished.text
+        case "unfit":
+            # It says nothing of the work, and another worker may be fit for it.
+            return "spawn_failed", f"the command cannot be run here: {finished.text}"
         case "refused":
             return "config_error", f"the command cannot be run: {finished.text}"
         case "supervisor_lost":

@@ -123,6 +123,10 @@ class Unconfinable(Exception):
     """A check that cannot be executed within what it is kept to; the message says why."""
 
 
+class UnfitHost(Unconfinable):
+    """The same, where it is this host or its policy that stands in the way, and nothing that the check could mend."""
+
+
 class Invocation(Struct, frozen=True):
     """How a command is started: the arguments of ``Supervisor.run``, besides those that the check gives."""
 
@@ -181,7 +185,7 @@ class Rules(Struct, frozen=True):
             Unconfinable: it cannot be started within these rules.
         """
         if self.refusal:
-            raise Unconfinable(self.refusal)
+            raise UnfitHost(self.refusal)
         self._require_within("the cwd", workspace, directory)
         limits = to_builtins(self.limits)
         if self.container:
@@ -197,9 +201,10 @@ class Rules(Struct, frozen=True):
     def _require_within(self, what: str, workspace: str, path: str) -> None:
         """Refuse a workspace, and what is taken from it, that leads out of where it may lead."""
         if self.roots:
-            for name, each in (("the workspace", workspace), (what, path)):
-                if not within_roots(each, self.roots):
-                    raise Unconfinable(outside_roots(name, each, self.roots))
+            if not within_roots(workspace, self.roots):
+                raise UnfitHost(outside_roots("the workspace", workspace, self.roots))
+            if not within_roots(path, self.roots):
+                raise Unconfinable(outside_roots(what, path, self.roots))
         if self.sandbox is not None and not within_roots(path, [workspace]):
             leads = os.path.realpath(path)
             raise Unconfinable(f"{what} {path} leads to {leads}, out of the sandbox: its workspace is {workspace}")
@@ -247,8 +252,8 @@ def rules_for(
 def begun(finished: Finished, rules: Rules) -> Finished:
     """Return how a command ended, without the words of its wrapper.
 
-    If it was never begun, that is a failure of its own: ``refused`` where the sandbox, the program or the folder is
-    not as it should be, ``spawn_failed`` where the container is not there.
+    If it was never begun, that is a failure of its own: ``unfit`` where the sandbox could not be made, ``refused``
+    where the program or the folder is not as it should be, ``spawn_failed`` where the container is not there.
     """
     before, found, after = finished.stderr.head.partition(BEGUN)
     if found:
@@ -259,18 +264,23 @@ def begun(finished: Finished, rules: Rules) -> Finished:
         return finished
     text = before.decode(errors="replace").strip() or f"exit status {finished.exit_code}"
     if not rules.container:
-        return Finished(failure="refused", text=f"its sandbox could not be made: {text}")
+        return Finished(failure="unfit", text=f"its sandbox could not be made: {text}")
     text = f"`docker exec` could not begin it in the container {rules.container!r}: {text}"
     # By Docker's convention: the container was reached, and something within it is not as the command needs it.
     return Finished(failure="refused" if finished.exit_code in (126, 127) else "spawn_failed", text=text)
 
 
-def require_sandbox(settings: Settings) -> None:
-    """Make a sandbox, if the policy demands that commands run in one.
+def require_policy(settings: Settings) -> None:
+    """See whether a policy can be kept here: its roots are there, and a sandbox can be made if it demands one.
 
     Raises:
-        Invalid: none can be made here.
+        Invalid: it cannot; no check could be executed.
     """
+    if missing := [root for root in settings.workspace_roots if not os.path.isdir(root)]:
+        raise Invalid(
+            f"The workspace root {missing[0]} is no directory.",
+            hint="Make it first, or name another (--workspace-root, STATEM_WORKSPACE_ROOTS).",
+        )
     if settings.sandbox is not None and (why := why_no_sandbox(settings.sandbox_binds)):
         raise Invalid(f"The sandbox that is demanded of this worker cannot be made: {why}", hint=BWRAP_HINT)
 
@@ -298,10 +308,10 @@ def why_no_sandbox(binds: Sequence[str] = ()) -> str:
 def _in_sandbox(rules: Rules, sandbox: Sandbox, workspace: str, directory: str, env: Mapping[str, str]) -> Wrapper:
     program = shutil.which("bwrap")
     if program is None:
-        raise Unconfinable(f"it is to run in a sandbox, and bwrap is not installed here. {BWRAP_HINT}")
+        raise UnfitHost(f"it is to run in a sandbox, and bwrap is not installed here. {BWRAP_HINT}")
     inside = os.path.realpath(workspace)
     if inside in TOO_WIDE:
-        raise Unconfinable(f"the workspace {workspace} is too wide for a sandbox: use a folder of the run's own")
+        raise UnfitHost(f"the workspace {workspace} is too wide for a sandbox: use a folder of the run's own")
     if len(env) > VARIABLES_MAX:
         raise Unconfinable(f"{len(env)} variables are more than a sandbox can be given ({VARIABLES_MAX})")
     environment_block(env)
@@ -313,7 +323,7 @@ def _in_sandbox(rules: Rules, sandbox: Sandbox, workspace: str, directory: str, 
     if named != inside and not any(is_below(named, each) for each in (inside, "/usr", *rules.binds)):
         words += ["--symlink", inside, named]
     if inside in map(os.path.realpath, rules.hidden):
-        raise Unconfinable(f"the workspace {inside} is where statem-dist keeps its state; use another folder")
+        raise UnfitHost(f"the workspace {inside} is where statem-dist keeps its state; use another folder")
     words += _hiding(rules.hidden, [inside])
     for name, value in {**env, "HOME": "/tmp", "TMPDIR": "/tmp", STORE_WITHHELD: "1"}.items():
         # The supervisor gives its marker to bwrap, which hands it on; nobody else has a say in that.
@@ -373,7 +383,7 @@ def _hiding(hidden: Iterable[str], shown: Iterable[str]) -> list[str]:
 def _in_container(rules: Rules, directory: str, env: Mapping[str, str]) -> Invocation:
     client = shutil.which("docker")
     if client is None:
-        raise Unconfinable(f"it is to run in the container {rules.container!r}, and there is no docker on PATH here")
+        raise UnfitHost(f"it is to run in the container {rules.container!r}, and there is no docker on PATH here")
     mark = os.urandom(16).hex()
     passed = {name: env[name] for name in rules.passed if name in env} | {STORE_WITHHELD: "1"}
     # The mark is no secret, and the client must not carry it: a container may see the host's processes.

@@ -17,13 +17,13 @@ from typing import Any
 
 from msgspec import UNSET, structs
 
-from statem_dist.checks.confinement import Unconfinable
+from statem_dist.checks.confinement import Unconfinable, UnfitHost
 from statem_dist.checks.context import CheckContext
 from statem_dist.checks.output import shorten
 from statem_dist.checks.patterns import PatternFailure, search
 from statem_dist.checks.process import Supervisor
 from statem_dist.protocol.graph import Check, Predicate
-from statem_dist.protocol.outcome import Outcome
+from statem_dist.protocol.outcome import Outcome, Reason
 
 HAS_DESCRIPTORS = os.path.isdir("/proc/self/fd")
 """Whether the system can say which file is open."""
@@ -39,7 +39,8 @@ class Unreadable(Exception):
 def evaluate_predicate(check: Check, predicate: Predicate, context: CheckContext, supervisor: Supervisor) -> Outcome:
     """Test a file and return the outcome; ``check_failed`` covers files that cannot be tested.
 
-    A file that the rules of the check put out of bounds is not looked at, and is a ``config_error``.
+    A file that the rules of the check put out of bounds is not looked at, and is a ``config_error``; where it is the
+    workspace itself, a ``spawn_failed``.
 
     Raises:
         SearchInterrupted: the search for a pattern was kept from answering.
@@ -50,7 +51,8 @@ def evaluate_predicate(check: Check, predicate: Predicate, context: CheckContext
     try:
         looked_at = context.rules.file(context.workspace, directory, path) if context.rules.guard_files else path
     except (Unconfinable, ValueError) as error:
-        return Outcome(passed=False, reason="config_error", output=f"the predicate cannot be evaluated: {error}")
+        reason: Reason = "spawn_failed" if isinstance(error, UnfitHost) else "config_error"
+        return Outcome(passed=False, reason=reason, output=f"the predicate cannot be evaluated: {error}")
     failures = "\n".join(f"{path}: {failure}" for failure in _failures(predicate, looked_at, context, supervisor))
     # JSON may hold halves of surrogate pairs, which no later encoding of this text would survive.
     output = failures.encode(errors="replace").decode()

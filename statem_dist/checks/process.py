@@ -67,9 +67,10 @@ NOTHING: Mapping[str, int] = {}
 RUN_ID = "STATEM_RUN_ID"
 """Environment variable that names the run for which a command is executed."""
 
-Failure: TypeAlias = Literal["cwd_missing", "spawn_failed", "refused", "supervisor_lost"]
+Failure: TypeAlias = Literal["cwd_missing", "spawn_failed", "unfit", "refused", "supervisor_lost"]
 """Why there is no exit status: the working directory cannot be entered; the system has no room for a process right
-now; the request itself can never work; the supervisor died, and what the command had done by then is unknown."""
+now; this host is not fit for it; the request itself can never work; the supervisor died, and what the command had done
+by then is unknown."""
 
 
 class Captured(Struct, frozen=True, omit_defaults=True):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from statem_dist.cli.answer import Answer, print_line, printable, require_reader
 from statem_dist.cli.declare import Argument, Option
-from statem_dist.cli.session import AgentIdOption, JsonOption, RunIdOption, Session, StateDirOption, session
+from statem_dist.cli.session import AgentIdOption, JsonOption, RunIdOption, Session, StateDirOption, pairs, session
 from statem_dist.errors import NotFound, Usage
 from statem_dist.protocol.model import Run, RunStatus
 
@@ -225,20 +225,23 @@ def runs(
         RunStatus | None,
         Option("--status", help="Only runs of this status."),
     ] = None,
+    label: Annotated[
+        list[str] | None, Option("--label", metavar="KEY=VALUE", help="Only runs with this label; repeatable.")
+    ] = None,
     limit: Annotated[int, Option("--limit", "-n", metavar="N", min=1, max=1000, help="At most N runs.")] = 50,
     state_dir: StateDirOption = None,
     as_json: JsonOption = False,
 ) -> Answer:
     """List runs, newest first.
 
-    Example: statem-dist runs --status active
+    Example: statem-dist runs --status active --label team=blue
     """
     from statem_dist.cli import text
     from statem_dist.cli.progress import say_unreadable
     from statem_dist.listing import RunFilter
 
     with session(state_dir) as at:
-        wanted = RunFilter(status=status)
+        wanted = RunFilter(status=status, labels=pairs(label, "--label"))
         found = [] if at.nothing_yet else at.engine.summaries(wanted, limit, say_unreadable)
         now = at.engine.clock() if found else 0
     data = {"ok": True, "runs": found}

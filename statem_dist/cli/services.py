@@ -205,7 +205,7 @@ def up(
 
 
 def down(state_dir: StateDirOption = None, as_json: JsonOption = False) -> Answer:
-    """Stop the embedded Redis of a state directory, and the ``up`` that runs on it; its data stays.
+    """Stop the embedded Redis of a state directory, and the `up` that runs on it; its data stays.
 
     Example: statem-dist down
     """

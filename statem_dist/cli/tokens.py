@@ -12,7 +12,7 @@ from statem_dist.cli.declare import Argument, Option
 from statem_dist.cli.session import JsonOption, StateDirOption, pairs, session
 from statem_dist.identity import user_name
 from statem_dist.roles import Role
-from statem_dist.tokens import Token, life_seconds, token_not_found, token_view
+from statem_dist.tokens import Token, id_within, life_seconds, token_not_found, token_view
 
 
 def create(
@@ -57,7 +57,7 @@ def list_(state_dir: StateDirOption = None, as_json: JsonOption = False) -> Answ
 
 def revoke(
     token_id: Annotated[
-        str, Argument(metavar="ID", help="Its id, the part between the first two underscores.", complete="tokens")
+        str, Argument(metavar="ID", help="Its id, or its text, of which the id is a part.", complete="tokens")
     ],
     state_dir: StateDirOption = None,
     as_json: JsonOption = False,
@@ -69,7 +69,7 @@ def revoke(
     with session(state_dir) as at:
         if at.nothing_yet:
             raise token_not_found(token_id)
-        token = at.tokens.revoke(token_id, _caller())
+        token = at.tokens.revoke(id_within(token_id), _caller())
         now = at.engine.clock()
     return Answer({"ok": True, **token_view(token, now)}, lambda: f"Revoked: {_told(token, now)}.")
 

@@ -15,6 +15,9 @@ from statem_dist.errors import StatemError
 STANDARD = frozenset({"type", "title", "status", "code", "detail", "instance", "hint", "errors", "request_id"})
 """Members that every problem may have; all others are details of the error."""
 
+NO_SUCH_RESOURCE = "no_such_resource"
+"""The code of an answer to a path that the service does not have."""
+
 _BY_STATUS: dict[int, type[StatemError]] = {
     400: errors.CallerError,
     401: errors.NotAuthenticated,
@@ -34,6 +37,12 @@ _BY_STATUS: dict[int, type[StatemError]] = {
 def error_of(reply: Reply) -> StatemError:
     """Return the error that an answer tells of."""
     document = _document(reply)
+    if reply.status == 404 and document.get("code") in (None, NO_SUCH_RESOURCE):
+        # Nobody of ours says 404 without a code: somebody else answers there, or it is another path.
+        return errors.Unavailable(
+            "There is no statem-dist service at this URL.",
+            hint="Check STATEM_URL: it is that of the service, without what comes behind it.",
+        )
     kind = _BY_CODE.get(str(document.get("code", ""))) or _kind_of(reply.status)
     details = {name: value for name, value in document.items() if name not in STANDARD}
     if kind is errors.RunbookInvalid:

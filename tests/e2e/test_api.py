@@ -241,6 +241,8 @@ def test_a_runbook_that_cannot_be_used_names_each_place(desk: Desk) -> None:
         (3, True, True),
     ]
     assert desk.admin.post("/v1/runbooks/validate", {"text": TWO})["nodes"] == ["a", "b", "c"]
+    doubtful = desk.admin.post("/v1/runs", {"text": "nodes: {a: {nxt: b}, b: {}}"}, expect=201)
+    assert "did you mean 'next'" in doubtful["warnings"][0]
 
 
 def test_many_runs_are_started_at_once(desk: Desk) -> None:
@@ -466,7 +468,7 @@ def test_problems_have_one_shape(desk: Desk) -> None:
     """Whatever is wrong, the answer is a problem whose type leads to a page, with the request's id."""
     cases: list[tuple[str, str, int, str, dict[str, Any]]] = [
         ("GET", "/v1/runs/none", 404, "not_found", {}),
-        ("GET", "/v1/nothing", 404, "not_found", {}),
+        ("GET", "/v1/nothing", 404, "no_such_resource", {}),
         ("DELETE", "/v1/runs", 405, "method_not_allowed", {}),
         ("POST", "/v1/runs", 400, "bad_request", {"content": b"{", "headers": {"Content-Type": "application/json"}}),
         ("POST", "/v1/runs", 422, "invalid", {"json": {"text": TWO, "lable": {}}}),

@@ -107,7 +107,7 @@ def test_only_a_whole_token_counts(api: Api, admin: Caller) -> None:
         text + "A",
         text.upper(),
         "stm__",
-        "x" * 100_000,
+        "x" * 10_000,
     ]
     for each in forged:
         response = httpx2.get(f"{api.url}/v1/whoami", headers={"Authorization": f"Bearer {each}"})
@@ -254,10 +254,21 @@ def test_a_run_of_another_team_does_not_exist(api: Api, admin: Caller) -> None:
 
 
 def test_what_a_labelled_token_starts_has_its_labels(api: Api, admin: Caller) -> None:
-    """Also where it asks for others: nobody starts a run into another team."""
+    """Nobody starts a run into another team: who asks for that is told so."""
     agent = api.caller("agent", "--label", "team=ours")
-    made = agent.post("/v1/runs", {"runbook": "two", "labels": {"team": "theirs", "kind": "x"}}, expect=201)
+    made = agent.post("/v1/runs", {"runbook": "two", "labels": {"kind": "x"}}, expect=201)
     assert made["labels"] == {"team": "ours", "kind": "x"}
+    refused = agent.post("/v1/runs", {"runbook": "two", "labels": {"team": "theirs"}}, expect=422)
+    assert "team=ours" in refused["detail"]
+
+
+def test_an_agent_pins_no_run_to_a_queue_that_nobody_serves(api: Api, admin: Caller) -> None:
+    """Its work would wait for ever, and the service would not be ready; an operator may, and is warned."""
+    agent = api.caller("agent")
+    refused = agent.post("/v1/runs", {"runbook": "two", "queue": "chekcs"}, expect=422)
+    assert "'chekcs'" in refused["detail"]
+    made = admin.post("/v1/runs", {"runbook": "two", "queue": "chekcs"}, expect=201)
+    assert made["warnings"] == ["no worker serves the queue 'chekcs' now"]
 
 
 def test_the_feed_tells_of_reachable_runs_alone(api: Api, admin: Caller) -> None:

@@ -227,7 +227,7 @@ def test_the_network_is_there_where_it_is_asked_for_and_allowed(cell: Cell, list
     if cell.by == "runbook":
         assert result["output"] == "connected"
     else:
-        assert result["reason"] == "config_error"
+        assert result["reason"] == "spawn_failed"
         assert "asks for the network" in result["output"]
         assert "--sandbox bwrap,network" in result["output"]
 
@@ -473,9 +473,9 @@ def test_a_bind_that_is_missing_keeps_a_worker_from_starting(site: Site) -> None
 def test_a_runbook_that_demands_a_sandbox_is_refused_where_there_is_none(site: Site, without_bwrap: str) -> None:
     """Its commands are not executed, and the result says what to install."""
     site.start("{sandbox: bwrap, nodes: {a: {before_transfer: [{run: touch ran}], next: b}, b: }}")
-    said = site.json("goto", "b", "--run-id", "r", expect=2, PATH=without_bwrap)
+    said = site.json("goto", "b", "--run-id", "r", expect=1, PATH=without_bwrap)
     (result,) = said["details"]["results"]
-    assert result["reason"] == "config_error"
+    assert (said["details"]["outcome"], result["reason"]) == ("error", "spawn_failed"), "it says nothing of the work"
     assert "apt-get install bubblewrap" in result["output"]
     assert not (site.folder / "ran").exists()
 
@@ -504,9 +504,9 @@ def test_a_workspace_that_is_too_wide_is_refused(site: Site) -> None:
         site.state_dir.mkdir(exist_ok=True)
         runbook = "{sandbox: bwrap, nodes: {a: {before_transfer: [{run: echo ran}], next: b}, b: }}"
         site.start(runbook, run_id, "--workspace", workspace)
-        said = site.json("goto", "b", "--run-id", run_id, expect=2)
+        said = site.json("goto", "b", "--run-id", run_id, expect=1)
         (result,) = said["details"]["results"]
-        assert result["reason"] == "config_error"
+        assert result["reason"] == "spawn_failed"
         assert "workspace" in result["output"]
 
 

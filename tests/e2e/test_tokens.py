@@ -13,6 +13,12 @@ from tests.support.programs import COMMAND, Site
 pytestmark = pytest.mark.e2e
 
 
+def test_a_token_is_revoked_by_its_text_as_well(site: Site) -> None:
+    """Who has the text at hand need not cut the id out of it."""
+    text = site.run("token", "create", "--role", "viewer").stdout.strip()
+    assert site.json("token", "revoke", text)["id"] == text.split("_")[1]
+
+
 def test_a_shell_keeps_the_token_that_is_printed(site: Site) -> None:
     """It is alone on stdout, whatever is told of it stands on stderr; the JSON has both."""
     command = (

@@ -106,7 +106,7 @@ def test_the_words_of_a_wrapper_are_taken_out() -> None:
 @pytest.mark.parametrize(
     ("rules", "exit_code", "stderr", "reason", "told"),
     [
-        (SANDBOXED, 1, b"bwrap: no room", "config_error", "its sandbox could not be made: bwrap: no room"),
+        (SANDBOXED, 1, b"bwrap: no room", "spawn_failed", "its sandbox could not be made: bwrap: no room"),
         (IN_BOX, 1, b"No such container", "spawn_failed", "in the container 'box': No such container"),
         (IN_BOX, 125, b"", "spawn_failed", "exit status 125"),
         (IN_BOX, 126, b"chdir", "config_error", "in the container 'box': chdir"),

@@ -210,7 +210,7 @@ def test_a_problem_is_the_error_that_the_service_met(kind: type[StatemError]) ->
     [
         (401, errors.NotAuthenticated),
         (403, errors.NotAuthorised),
-        (404, errors.NotFound),
+        (404, errors.Unavailable),
         (405, errors.CallerError),
         (409, errors.Conflict),
         (412, errors.StaleVersion),
@@ -224,7 +224,17 @@ def test_an_answer_that_is_not_ours_is_known_by_its_status(status: int, kind: ty
     for body in (b"<html>", b"[1]", b""):
         error = error_of(Reply(status, {}, body))
         assert type(error) is kind
-        assert str(status) in error.message
+        assert status == 404 or str(status) in error.message
+
+
+def test_a_path_that_is_none_of_the_service_is_no_missing_run() -> None:
+    """Neither somebody else's 404 nor that of another path may be taken for a run that does not exist."""
+    for body in (b"<html>", b'{"code": "no_such_resource", "detail": "no", "status": 404}'):
+        error = error_of(Reply(404, {}, body))
+        assert type(error) is errors.Unavailable
+        assert "STATEM_URL" in error.hint
+    ours = error_of(Reply(404, {}, b'{"code": "not_found", "detail": "Run not found: r"}'))
+    assert type(ours) is errors.NotFound
 
 
 def test_the_problems_of_a_runbook_keep_their_places() -> None:

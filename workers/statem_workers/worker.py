@@ -15,7 +15,7 @@ from celery import signals
 from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
 
 from statem_dist import __version__
-from statem_dist.checks.confinement import require_sandbox
+from statem_dist.checks.confinement import require_policy
 from statem_dist.errors import Unavailable, Usage
 from statem_dist.identity import this_process
 from statem_dist.reaper import Reaper
@@ -51,7 +51,7 @@ def run_worker(options: WorkerOptions, settings: Settings) -> int:
     """
     if options.pool not in POOLS:
         raise Usage(f"The pool {options.pool!r} is not supported. Choose one of: {', '.join(POOLS)}.")
-    require_sandbox(settings)
+    require_policy(settings)
     logging.basicConfig(level=options.log_level, format=LOG_FORMAT, stream=sys.stderr)
     # Celery tells of every message; what users follow is told by the executor.
     for noisy in ("celery.worker.strategy", "celery.app.trace", "celery.apps.worker"):

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
 from statem_api import bodies, shapes
-from statem_api.answers import Asked, answer, described
+from statem_api.answers import Keyed, answer, described
 from statem_api.callers import Calling
 from statem_api.service import Service, Serving
 from statem_dist.errors import NotFound
@@ -42,7 +42,7 @@ async def validate(body: bodies.RunbookValidate, service: Serving, caller: Calli
 @router.post(
     "", status_code=201, responses=described(of_201=shapes.Runbook, of_200=shapes.Runbook), summary="Register a runbook"
 )
-async def register(body: bodies.RunbookRegister, service: Serving, caller: Calling, asked: Asked) -> Response:
+async def register(body: bodies.RunbookRegister, service: Serving, caller: Calling, asked: Keyed) -> Response:
     """Register a runbook; its name stands for this version from now on. The same text again answers 200."""
     caller.require("admin", "register runbooks")
     parsed = await service.call(parse, body.text, source=body.source, format=body.format)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from starlette.responses import Response
 
 from statem_api import bodies, problems, shapes
-from statem_api.answers import Asked, Waiting, answer, described, transition_view
+from statem_api.answers import Keyed, Waiting, answer, described, transition_view
 from statem_api.callers import Caller, Calling
 from statem_api.routes.runbooks import drawn
 from statem_api.service import Service, Serving, log_unreadable
@@ -78,26 +78,28 @@ def reached_snapshot(service: Service, caller: Caller, run_id: str) -> Snapshot:
 @router.post(
     "",
     status_code=201,
-    responses=described(404, 409, 412, of_201=shapes.Run, of_200=shapes.Run),
+    responses=described(404, 409, of_201=shapes.Run, of_200=shapes.Run),
     summary="Start a run",
 )
-async def create(body: bodies.RunCreate, service: Serving, caller: Calling, asked: Asked, waiting: Waiting) -> Response:
+async def create(body: bodies.RunCreate, service: Serving, caller: Calling, asked: Keyed, waiting: Waiting) -> Response:
     """Start a run of a registered runbook or of a text; 200 where there was one already and that was asked for.
 
     With `wait` the answer comes when the in_hook of its first node has settled.
     """
     caller.require("agent", "start runs")
-    run_id, runbook = await service.call(_planned, service, caller, body, asked)
+    run_id, runbook, warnings = await service.call(_planned, service, caller, body, asked)
     with service.announcements.watch(run_id) as watch:
         started = await service.call(_start, service, caller, body, runbook, run_id, asked)
         settled = await service.seen_through(started.settled, watch, waiting)
     data = await service.call(run_view, service, caller, settled.run, settled)
+    if warnings:
+        data["warnings"] = warnings
     headers = {"Location": f"/v1/runs/{run_id}"} | ({"Idempotent-Replayed": "true"} if started.replayed else {})
     return answer(data, 201 if started.created else 200, version=settled.run.version, headers=headers)
 
 
 @router.post("/bulk", responses=described(of_200=shapes.RunsCreated), summary="Start many runs")
-async def create_many(body: bodies.RunsCreate, service: Serving, caller: Calling, asked: Asked) -> Response:
+async def create_many(body: bodies.RunsCreate, service: Serving, caller: Calling, asked: Keyed) -> Response:
     """Start up to 1,000 runs in one request; each has an answer of its own, in the order of the request.
 
     A repeated request (`Idempotency-Key`) starts nothing twice.
@@ -111,30 +113,45 @@ async def create_many(body: bodies.RunsCreate, service: Serving, caller: Calling
             content = sha256(wanted.model_dump_json().encode()).hexdigest()
             terms = Terms(request=f"{asked.request[:4]}{own}", fingerprint=content)
         try:
-            run_id, runbook = _planned(service, caller, wanted, terms)
+            run_id, runbook, warnings = _planned(service, caller, wanted, terms)
             started = _start(service, caller, wanted, runbook, run_id, terms)
         except StatemError as error:
             return {"problem": problems.document_of(error)}
-        return {"run": views.run_summary(started.settled.run), "created": started.created}
+        made = {
+            "run": views.run_summary(started.settled.run),
+            "created": started.created,
+            **({"replayed": True} if started.replayed else {}),
+        }
+        return made | ({"warnings": warnings} if warnings else {})
 
     items = [await service.call(start_one, number, wanted) for number, wanted in enumerate(body.runs)]
     failed = sum("problem" in item for item in items)
-    return answer({"items": items, "created": sum(bool(item.get("created")) for item in items), "failed": failed})
+    # What failed was not kept, and was tried again.
+    replayed = any("replayed" in item for item in items)
+    return answer(
+        {"items": items, "created": sum(bool(item.get("created")) for item in items), "failed": failed},
+        headers={"Idempotent-Replayed": "true"} if replayed else {},
+    )
 
 
-def _planned(service: Service, caller: Caller, body: bodies.RunCreate, terms: Terms) -> tuple[str, Runbook]:
-    """Return the id that a run will have, and the runbook that it will follow."""
-    runbook = runbook_for(service, caller, body)
+def _planned(service: Service, caller: Caller, body: bodies.RunCreate, terms: Terms) -> tuple[str, Runbook, list[str]]:
+    """Return the id that a run will have, the runbook that it will follow, and what is doubtful about it."""
+    runbook, warnings = runbook_for(service, caller, body)
     service.engine.require_same_request(terms)
+    if body.queue is not None and not service.engine.roster.serves(body.queue):
+        warnings = [*warnings, f"no worker serves the queue {body.queue!r} now"]
+        if not caller.operates:
+            # Work that waits for a misspelt queue waits for ever, and makes the service look ill.
+            raise Invalid(f"No worker serves the queue {body.queue!r}.", hint="Leave `queue` out, or ask an operator.")
     if body.run_id is not None:
-        return body.run_id, runbook
+        return body.run_id, runbook, warnings
     # A repeated request must find the run that the first one made.
     name = new_run_id(runbook.name)
-    return (f"{name.rsplit('-', 3)[0]}-{terms.request[4:24]}" if terms.request else name), runbook
+    return (f"{name.rsplit('-', 3)[0]}-{terms.request[4:24]}" if terms.request else name), runbook, warnings
 
 
-def runbook_for(service: Service, caller: Caller, body: bodies.RunCreate | bodies.Rebind) -> Runbook:
-    """Return the runbook that a request names or holds.
+def runbook_for(service: Service, caller: Caller, body: bodies.RunCreate | bodies.Rebind) -> tuple[Runbook, list[str]]:
+    """Return the runbook that a request names or holds, and what is doubtful about a text.
 
     Raises:
         RunbookInvalid: the text is no runbook.
@@ -151,17 +168,17 @@ def runbook_for(service: Service, caller: Caller, body: bodies.RunCreate | bodie
                 hint="An admin registers runbooks: POST /v1/runbooks.",
                 details={"hash": parsed.runbook.hash},
             )
-        return service.engine.register(parsed, body.source)
+        return service.engine.register(parsed, body.source), [str(each) for each in parsed.warnings]
     assert body.runbook is not None, "a body names a runbook or holds one"
     try:
-        return service.engine.runbook(service.registry.find(body.runbook).hash)
+        return service.engine.runbook(service.registry.find(body.runbook).hash), []
     except NotFound:
         if only_registered:
             raise
         stored = service.engine.store.runbook(body.runbook)
         if stored is None:
             raise
-        return stored.runbook
+        return stored.runbook, []
 
 
 def _start(
@@ -186,7 +203,7 @@ def _start(
         place=_place(service, body, run_id, existing.run if existing else None),
         by=caller.actor(body.agent_id, body.agent_role),
         confirmations=_all_or_nothing(body),
-        labels={**body.labels, **caller.labels},
+        labels=_labels(caller, body),
     )
     if body.on_existing == "resume" and existing is not None:
         if existing.run.runbook != runbook.hash:
@@ -212,6 +229,21 @@ def _refuse_variables(service: Service, caller: Caller, body: bodies.RunCreate) 
             hint="Choose another name: who starts registered runbooks must not change what their commands are.",
             details={"variables": named},
         )
+
+
+def _labels(caller: Caller, body: bodies.RunCreate) -> dict[str, str]:
+    """Return the labels of a new run: those that it asks for, and those of its caller.
+
+    Raises:
+        Invalid: it asks for another value of a label than its caller has.
+    """
+    for key, value in caller.labels.items():
+        if body.labels.get(key, value) != value:
+            raise Invalid(
+                f"The label {key}={body.labels[key]} is not for this token, whose runs have {key}={value}.",
+                hint=f"Leave {key} out: runs get the labels of the token that starts them.",
+            )
+    return {**body.labels, **caller.labels}
 
 
 def _place(service: Service, body: bodies.RunCreate, run_id: str, existing: Run | None) -> Place:

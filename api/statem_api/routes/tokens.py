@@ -8,14 +8,14 @@ from fastapi import APIRouter, Path
 from starlette.responses import Response
 
 from statem_api import bodies, shapes
-from statem_api.answers import REQUEST_ID_OF_KEY, Asked, answer, described
+from statem_api.answers import REQUEST_ID_OF_KEY, Keyed, answer, described
 from statem_api.callers import Calling
 from statem_api.service import Serving
 from statem_dist.tokens import token_view
 
 router = APIRouter(prefix="/v1", tags=["tokens"])
 
-TokenId = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,63}$", description="Id of the token.")]
+TokenId = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,63}$", description="Id of the token, not its text.")]
 
 
 @router.get("/whoami", responses=described(of_200=shapes.Me), summary="Who is calling")
@@ -25,7 +25,7 @@ async def whoami(caller: Calling) -> Response:
 
 
 @router.post("/tokens", status_code=201, responses=described(409, of_201=shapes.TokenMade), summary="Make a token")
-async def create(body: bodies.TokenCreate, service: Serving, caller: Calling, asked: Asked) -> Response:
+async def create(body: bodies.TokenCreate, service: Serving, caller: Calling, asked: Keyed) -> Response:
     """Make a token. Its text is in this answer and nowhere else: a repeated request answers 409 and shows nothing."""
     caller.require("admin", "make tokens")
 

@@ -104,7 +104,7 @@ async def rebind(
 
     def attempt(seen: Snapshot) -> Settled:
         request = StartRequest(
-            runbook=runbook_for(service, caller, body),
+            runbook=runbook_for(service, caller, body)[0],
             run_id=run_id,
             place=seen.run.place,
             by=caller.actor(body.agent_id, body.agent_role),
