@@ -61,7 +61,10 @@ NOTHING_CONFIRMED = Confirmations()
 
 
 class StartRequest(Struct, frozen=True):
-    """What to start: a registered runbook, a clean run id, where a new run's checks are executed, and by whom."""
+    """What to start: a registered runbook, a clean run id, where a new run's checks are executed, and by whom.
+
+    ``rebind`` says whether a run that exists and follows another runbook is bound to this one.
+    """
 
     runbook: Runbook
     run_id: str
@@ -69,6 +72,7 @@ class StartRequest(Struct, frozen=True):
     by: Actor
     confirmations: Confirmations = Confirmations()
     labels: dict[str, str] = {}
+    rebind: bool = True
 
 
 class Engine:
@@ -236,6 +240,7 @@ class Engine:
                 confirmations=request.confirmations,
                 request_id=terms.request or _request_id(),
                 worker=worker,
+                rebind=request.rebind,
             )
         else:
             command = _start_command(request, terms, worker)
@@ -394,7 +399,9 @@ class Engine:
             run_id, command, inline, deadline, None, on_waiting=on_waiting, seen=seen, terms=terms
         )
 
-    def cancel(self, run_id: str, reason: str, by: Actor, terms: Terms = NO_TERMS) -> Settled:
+    def cancel(
+        self, run_id: str, reason: str, by: Actor, terms: Terms = NO_TERMS, *, transition: str | None = None
+    ) -> Settled:
         """End the open transition of a run where it stands; nothing that it would still do is done.
 
         Raises:
@@ -406,7 +413,8 @@ class Engine:
                 f"Run {run_id!r} has no transition in flight; it stands on {seen.run.node!r}.",
                 details={"run_id": run_id, "current": seen.run.node},
             )
-        command = Cancel(transition=seen.run.in_flight.id, reason=reason, by=by)
+        # Whoever means one transition does not end the next one that has been opened meanwhile.
+        command = Cancel(transition=transition or seen.run.in_flight.id, reason=reason, by=by)
         applied = self._coordinator.apply(run_id, command, seen, terms)
         assert applied.run.transition is not None
         return Settled(run=applied.run, transition=applied.run.transition)
@@ -516,14 +524,17 @@ class Engine:
         assert transition is not None, "a receipt names a transition that was made"
         return Settled(run=run, transition=transition)
 
-    def require_same_request(self, terms: Terms) -> None:
-        """Refuse the id of another request, for one that is about no run that is known yet.
+    def require_same_request(self, terms: Terms) -> bool:
+        """Refuse the id of another request, for one that is about no run that is known yet; return whether it is one
+        that was made before.
 
         Raises:
             RequestReused: the id stands for another request.
         """
-        if terms.request and not self.store.claim_request(terms.request, terms.fingerprint):
+        known = self.store.claim_request(terms.request, terms.fingerprint) if terms.request else "new"
+        if known == "another":
             raise _request_reused()
+        return known == "repeated"
 
     def was_carried_out(self, run_id: str, terms: Terms) -> bool:
         """Return whether a request with an id of its own was carried out.

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from statem_dist.errors import Invalid
 from statem_dist.protocol.model import Run, RunStatus
-from statem_dist.store.base import Snapshot, Store
+from statem_dist.store.base import Mark, Snapshot, Store
 
 CHUNK = 50
 """Runs read at a time."""
@@ -65,7 +65,7 @@ def is_runbook(wanted: str, name: str, digest: str) -> bool:
 
 
 def listed(
-    store: Store, wanted: RunFilter, on_unreadable: OnUnreadable, before: tuple[int, str] | None = None
+    store: Store, wanted: RunFilter, on_unreadable: OnUnreadable, before: Mark | None = None
 ) -> Iterator[Snapshot]:
     """Yield every run that is wanted, newest first; one that was removed meanwhile is left out.
 
@@ -75,8 +75,8 @@ def listed(
         on_unreadable: told of each run that cannot be read, for which the others are not kept back.
         before: creation time and id of the run after which to begin.
     """
-    for snapshot in _candidates(store, wanted, on_unreadable, before):
-        if wanted.admits(snapshot.run):
+    for _, snapshot in _candidates(store, wanted, on_unreadable, before):
+        if snapshot is not None and wanted.admits(snapshot.run):
             yield snapshot
 
 
@@ -95,36 +95,40 @@ def page(store: Store, wanted: RunFilter, cursor: str | None, limit: int, on_unr
     """
     before = None if cursor is None else _mark_of(cursor)
     found: list[Snapshot] = []
-    for looked_at, snapshot in enumerate(_candidates(store, wanted, on_unreadable, before), start=1):
-        if wanted.admits(snapshot.run):
+    for looked_at, (mark, snapshot) in enumerate(_candidates(store, wanted, on_unreadable, before), start=1):
+        if snapshot is not None and wanted.admits(snapshot.run):
             found.append(snapshot)
         if len(found) == limit or looked_at == LOOKED_AT_MAX:
-            return Page(tuple(found), _cursor_of(snapshot.run))
+            return Page(tuple(found), _cursor_of(mark))
     return Page(tuple(found), None)
 
 
 def _candidates(
-    store: Store, wanted: RunFilter, on_unreadable: OnUnreadable, before: tuple[int, str] | None
-) -> Iterator[Snapshot]:
-    """Yield the runs of the index that is read for a filter."""
+    store: Store, wanted: RunFilter, on_unreadable: OnUnreadable, before: Mark | None
+) -> Iterator[tuple[Mark, Snapshot | None]]:
+    """Yield the places of the index that is read for a filter, each with its run; none where it cannot be read."""
     label = next(iter(wanted.labels.items()), None)
     while True:
-        run_ids = store.run_ids(wanted.status, CHUNK, label=label, before=before)
-        for run_id, found in zip(run_ids, store.load_many(run_ids), strict=True):
+        marks = store.marks(wanted.status, CHUNK, label=label, before=before)
+        for mark, found in zip(marks, store.load_many([run_id for _, run_id in marks]), strict=True):
+            # The walk goes on behind it whatever stands there.
+            before = mark
             if isinstance(found, Snapshot):
-                before = (found.run.created_at, run_id)
-                yield found
-            elif found is not None:
-                on_unreadable(run_id, found)
-        if len(run_ids) < CHUNK or before is None:
+                yield mark, found
+                continue
+            if found is not None:
+                on_unreadable(mark[1], found)
+            yield mark, None
+        if len(marks) < CHUNK:
             return
 
 
-def _cursor_of(run: Run) -> str:
-    return base64.urlsafe_b64encode(f"{run.created_at}:{run.id}".encode()).decode().rstrip("=")
+def _cursor_of(mark: Mark) -> str:
+    created_at, run_id = mark
+    return base64.urlsafe_b64encode(f"{created_at}:{run_id}".encode()).decode().rstrip("=")
 
 
-def _mark_of(cursor: str) -> tuple[int, str]:
+def _mark_of(cursor: str) -> Mark:
     try:
         text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
         created_at, sign, run_id = text.partition(":")

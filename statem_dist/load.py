@@ -45,6 +45,6 @@ def queue_loads(store: RedisStore, settings: Settings, present: Sequence[WorkerC
 
 def _pinned(store: RedisStore) -> set[str]:
     """Return the queues to which runs with a transition in flight are pinned."""
-    moving = store.load_many(store.run_ids("moving", MOVING_RUNS_MAX))
+    moving = store.load_many([run_id for _, run_id in store.marks("moving", MOVING_RUNS_MAX)])
     queues = (found.run.place.queue for found in moving if isinstance(found, Snapshot))
     return {queue for queue in queues if queue is not None}

@@ -44,8 +44,9 @@ class Registry:
         digest = stored.runbook.hash
         made = Registration(name=name, hash=digest, at=self._store.clock(), by=by)
         self._store.save_runbook(stored)
-        self._store.call("HSETNX", keys.REGISTERED, digest, msgspec.json.encode(made))
+        # The name first: what is registered has its name, also if whoever registers dies in between.
         self._store.call("HSET", keys.NAMED, name, digest)
+        self._store.call("HSETNX", keys.REGISTERED, digest, msgspec.json.encode(made))
         return self.find(digest)
 
     def find(self, wanted: str) -> Registration:

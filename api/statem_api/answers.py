@@ -75,36 +75,23 @@ def transition_url(run_id: str, transition_id: str) -> str:
     return f"/v1/runs/{run_id}/transitions/{transition_id}"
 
 
-async def terms_of(
-    request: Request,
-    caller: Calling,
+async def version_of(
     if_match: Annotated[
         str | None,
         Header(description='The only version of the run that this is meant for, as an ETag: `"7"`.', examples=['"7"']),
     ] = None,
-    idempotency_key: Annotated[
-        str | None,
-        Header(
-            min_length=1,
-            max_length=255,
-            description="Names this request, so that a repetition is answered like the first one; kept for 24 hours.",
-        ),
-    ] = None,
 ) -> Terms:
-    """Return on what terms a request is meant: its version, and its own id.
-
-    A key belongs to the token and the resource. The fingerprint is that of the query and the body.
+    """Return for which version of its run a request is meant.
 
     Raises:
-        BadRequest: a header cannot be understood.
+        BadRequest: the header cannot be understood.
     """
-    version = None
-    if if_match is not None and if_match.strip() != "*":
-        found = _IF_MATCH.fullmatch(if_match.strip())
-        if found is None:
-            raise BadRequest("`If-Match` holds no version.", hint='Send the ETag of the run as it was given, like "7".')
-        version = int(found[1])
-    return replace(await key_of(request, caller, idempotency_key), if_version=version)
+    if if_match is None or if_match.strip() == "*":
+        return Terms()
+    found = _IF_MATCH.fullmatch(if_match.strip())
+    if found is None:
+        raise BadRequest("`If-Match` holds no version.", hint='Send the ETag of the run as it was given, like "7".')
+    return Terms(if_version=int(found[1]))
 
 
 async def key_of(
@@ -119,7 +106,10 @@ async def key_of(
         ),
     ] = None,
 ) -> Terms:
-    """Return on what terms a request is meant that is about no version of a run: its own id."""
+    """Return the id that a request has been given.
+
+    A key belongs to the token and the resource. The fingerprint is that of the query and the body.
+    """
     if idempotency_key is None:
         return Terms()
     scope = "\0".join((caller.token, request.method, request.url.path, idempotency_key))
@@ -130,7 +120,25 @@ async def key_of(
     )
 
 
-async def wait_of(
+async def terms_of(version: Annotated[Terms, Depends(version_of)], key: Annotated[Terms, Depends(key_of)]) -> Terms:
+    """Return on what terms a request is meant: its version, and its own id."""
+    return replace(key, if_version=version.if_version)
+
+
+async def new_terms_of(request: Request, key: Annotated[Terms, Depends(key_of)]) -> Terms:
+    """Return the same of a request that is about nothing that has a version.
+
+    Raises:
+        BadRequest: it names a version all the same, and would be carried out whatever that is.
+    """
+    if "if-match" in request.headers:
+        raise BadRequest(
+            "`If-Match` has no meaning here: this request is about no version of a run.", hint="Leave it out."
+        )
+    return key
+
+
+def wait_of(
     wait: Annotated[
         float | None,
         Query(ge=0, le=3_600, description=f"Seconds to wait for the outcome, {WAIT_SECONDS_MAX:.0f} at most."),
@@ -146,8 +154,11 @@ async def wait_of(
 Asked = Annotated[Terms, Depends(terms_of)]
 """On what terms a request is meant, as a parameter of a route."""
 
-Keyed = Annotated[Terms, Depends(key_of)]
+Keyed = Annotated[Terms, Depends(new_terms_of)]
 """The same of a request that is about no run that there is."""
+
+Versioned = Annotated[Terms, Depends(version_of)]
+"""The same of a request that does nothing more when it is repeated."""
 
 Waiting = Annotated[float, Depends(wait_of)]
 """How long it wants to wait, as a parameter of a route."""

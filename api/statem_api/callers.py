@@ -72,7 +72,17 @@ class Caller(Struct, frozen=True):
             raise run_not_found(run.id)
 
     def actor(self, agent_id: str | None = None, agent_role: str | None = None) -> Actor:
-        """Return who is named in what follows: whom the caller says it speaks for, and always the token itself."""
+        """Return who is named in what follows: whom the caller says it speaks for, and always the token itself.
+
+        Raises:
+            NotAuthorised: it says that it speaks in a role above that of its token.
+        """
+        if agent_role in RANKS and RANKS[agent_role] > RANKS[self.role]:
+            raise NotAuthorised(
+                f"A token of the role {self.role} does not speak as {agent_role}.",
+                hint="Leave `agent_role` out, or name what the agent does.",
+                details={"role": self.role},
+            )
         return Actor(id=agent_id or self.name, role=self.role if agent_role is None else agent_role, token=self.token)
 
     def decider(self) -> Actor:

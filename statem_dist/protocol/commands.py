@@ -48,13 +48,17 @@ class Import(Struct, frozen=True):
 
 
 class Resume(Struct, frozen=True):
-    """Take up a run again: run the current node's ``in_hook`` once more."""
+    """Take up a run again: run the current node's ``in_hook`` once more.
+
+    ``rebind`` says whether a run that follows another runbook is bound to this one.
+    """
 
     runbook: Runbook
     by: Actor
     confirmations: Confirmations = Confirmations()
     request_id: str = ""
     worker: Worker | None = None
+    rebind: bool = True
 
 
 class Goto(Struct, frozen=True):

@@ -273,6 +273,8 @@ def _resume(run: Run, command: Resume, now: int) -> list[Event]:
     _refuse_held(run)
     _refuse_in_flight(run)
     runbook = command.runbook
+    if not command.rebind:
+        _refuse_other_runbook(run, runbook)
     events: list[Event] = []
     if runbook.hash != run.runbook:
         rebound = _rebind(run, command, now)

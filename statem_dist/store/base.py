@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -24,6 +24,10 @@ class Snapshot(Struct, frozen=True):
     now: int
     leases: dict[int, int]
     hints: int = 0
+
+
+Mark: TypeAlias = tuple[int, str]
+"""Where a run stands in the order of creation: when it was created (ms since the epoch), and its id."""
 
 
 class Push(Struct, frozen=True):
@@ -125,24 +129,24 @@ class Store(EventLog, Protocol):
     def receipt(self, run_id: str, request: str) -> Receipt | None:
         """Return what is kept of a request, for a day after its commit."""
 
-    def claim_request(self, request: str, fingerprint: str) -> bool:
-        """Say what a request is that no run is known for yet, for a day; False if it was said to be another one."""
+    def claim_request(self, request: str, fingerprint: str) -> Literal["new", "repeated", "another"]:
+        """Say what a request is that no run is known for yet, for a day; return whether that was said before."""
 
-    def run_ids(
+    def marks(
         self,
         status: str | None,
         limit: int,
         *,
         label: tuple[str, str] | None = None,
-        before: tuple[int, str] | None = None,
-    ) -> Sequence[str]:
-        """Return ids of runs, newest first.
+        before: Mark | None = None,
+    ) -> Sequence[Mark]:
+        """Return where runs stand in the order of their creation, newest first.
 
         Args:
             status: only runs of this status. With a label it is the label's index that is read.
             limit: how many at most.
             label: only runs with this label, given as key and value.
-            before: creation time (ms) and id of a run, there or not: only those that come after it in this order.
+            before: the mark of a run, there or not: only those that come after it in this order.
         """
 
     def active(self, scope: str) -> str | None:

@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha1
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from statem_dist.errors import StoredDataUnreadable, Unavailable
 from statem_dist.protocol.events import Event
 from statem_dist.protocol.model import Run
 from statem_dist.store import keys
-from statem_dist.store.base import Change, FeedEntry, Overdue, Push, Snapshot
+from statem_dist.store.base import Change, FeedEntry, Mark, Overdue, Push, Snapshot
 from statem_dist.store.client import Argument, Client, Refused, Unreachable
 from statem_dist.store.codec import (
     Receipt,
@@ -199,23 +199,23 @@ class RedisStore:
         end = "+" if before is None else f"({before}-0"
         return _numbered(self.call("XREVRANGE", keys.events(run_id), end, "-", "COUNT", limit))
 
-    def claim_request(self, request: str, fingerprint: str) -> bool:
+    def claim_request(self, request: str, fingerprint: str) -> Literal["new", "repeated", "another"]:
         """Say what a request is that no run is known for yet. See ``Store.claim_request``."""
         key = keys.request(request)
         if self.call("SET", key, fingerprint, "NX", "EX", RECEIPT_SECONDS) is not None:
-            return True
+            return "new"
         kept = self.call("GET", key)
-        return kept is None or bytes(kept).decode() == fingerprint
+        return "repeated" if kept is None or bytes(kept).decode() == fingerprint else "another"
 
-    def run_ids(
+    def marks(
         self,
         status: str | None,
         limit: int,
         *,
         label: tuple[str, str] | None = None,
-        before: tuple[int, str] | None = None,
-    ) -> list[str]:
-        """Return ids of runs, newest first. See ``Store.run_ids``."""
+        before: Mark | None = None,
+    ) -> list[Mark]:
+        """Return where runs stand, newest first. See ``Store.marks``."""
         indices = [_index(shard, status, label) for shard in range(keys.SHARDS)]
         if before is None:
             newest, same = "+inf", [0] * len(indices)
@@ -229,7 +229,7 @@ class RedisStore:
         )
         found = [(int(score), member) for flat in replies for member, score in _scored(flat)]
         behind = (mark for mark in found if before is None or mark < before)
-        return [member for _, member in sorted(behind, reverse=True)[:limit]]
+        return sorted(behind, reverse=True)[:limit]
 
     def counts(self, statuses: Sequence[str]) -> dict[str, int]:
         """Return how many runs there are of each status, and under ``due`` how many a reaper will look at."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from msgspec.structs import replace
@@ -92,6 +92,11 @@ def claimed(store: Store, lease_ms: int = LEASE_MS) -> Run:
     return written(store, replace(decided(run, claim), lease_ms=lease_ms))
 
 
+def listed(store: Store, status: str | None, limit: int, **options: Any) -> list[str]:
+    """Return the ids of runs in the order of their marks."""
+    return [run_id for _, run_id in store.marks(status, limit, **options)]
+
+
 def loaded(store: Store, run_id: str = "r") -> Run:
     """Return the run as it is stored."""
     snapshot = store.load(run_id)
@@ -124,7 +129,7 @@ def test_a_lost_race_writes_nothing(bench: Bench) -> None:
     assert len(bench.store.events("r")) == run.version
     assert bench.messages("checks") == []
     assert bench.due("r") is None
-    assert list(bench.store.run_ids("moving", 10)) == []
+    assert listed(bench.store, "moving", 10) == []
 
 
 def test_a_run_is_created_once(bench: Bench) -> None:
@@ -197,7 +202,7 @@ def test_the_status_index_follows_the_run(bench: Bench) -> None:
     run = created(bench.store)
 
     def statuses() -> list[str]:
-        return [status for status in get_args(RunStatus) if bench.store.run_ids(status, 10)]
+        return [status for status in get_args(RunStatus) if listed(bench.store, status, 10)]
 
     assert statuses() == ["active"]
     run = written(bench.store, decided(run, goto()))
@@ -220,7 +225,7 @@ def test_a_finished_run_is_listed_as_finished(bench: Bench) -> None:
     """A run that is created on an end of its runbook is finished at once."""
     end = Runbook(hash="e", name="end", initial="a", nodes=(Node("a"),))
     written(bench.store, decided(None, Start(run_id="r", runbook=end, place=PLACE, by=AGENT)))
-    assert list(bench.store.run_ids("finished", 10)) == ["r"]
+    assert listed(bench.store, "finished", 10) == ["r"]
 
 
 def test_runs_are_listed_newest_first(bench: Bench) -> None:
@@ -229,17 +234,17 @@ def test_runs_are_listed_newest_first(bench: Bench) -> None:
     for number, run_id in enumerate(ids):
         created(bench.store, run_id, now=1000 + number)
     assert len({keys.shard_of(run_id) for run_id in ids}) > 1
-    assert list(bench.store.run_ids(None, 100)) == ids[::-1]
-    assert list(bench.store.run_ids(None, 3)) == ids[:-4:-1]
-    assert list(bench.store.run_ids("active", 3)) == ids[:-4:-1]
+    assert listed(bench.store, None, 100) == ids[::-1]
+    assert listed(bench.store, None, 3) == ids[:-4:-1]
+    assert listed(bench.store, "active", 3) == ids[:-4:-1]
 
 
 def test_a_label_has_an_index_of_its_own(bench: Bench) -> None:
     """Runs are listed by one of their labels, newest first; a label of another value is another one."""
     for number in range(6):
         created(bench.store, f"run-{number}", now=1000 + number, model="small" if number % 2 else "large")
-    assert list(bench.store.run_ids(None, 10, label=("model", "small"))) == ["run-5", "run-3", "run-1"]
-    assert list(bench.store.run_ids(None, 10, label=("model", "huge"))) == []
+    assert listed(bench.store, None, 10, label=("model", "small")) == ["run-5", "run-3", "run-1"]
+    assert listed(bench.store, None, 10, label=("model", "huge")) == []
 
 
 def test_a_walk_by_pages_meets_each_run_once(bench: Bench) -> None:
@@ -248,12 +253,12 @@ def test_a_walk_by_pages_meets_each_run_once(bench: Bench) -> None:
         created(bench.store, f"run-{number:02}", now=1000 + number // 20)
     met: list[str] = []
     before: tuple[int, str] | None = None
-    while page := list(bench.store.run_ids(None, 7, before=before)):
+    while page := listed(bench.store, None, 7, before=before):
         met += page
         before = (loaded(bench.store, page[-1]).created_at, page[-1])
         created(bench.store, f"later-{len(met)}", now=2000)
     assert met == [f"run-{number:02}" for number in reversed(range(60))]
-    assert list(bench.store.run_ids(None, 3, before=(1001, "run-30x"))) == ["run-30", "run-29", "run-28"]
+    assert listed(bench.store, None, 3, before=(1001, "run-30x")) == ["run-30", "run-29", "run-28"]
 
 
 def test_many_runs_are_loaded_at_once(bench: Bench) -> None:
@@ -626,7 +631,7 @@ def test_the_server_is_never_asked_to_watch(real_bench: RedisBench) -> None:
     real_bench.call("CONFIG", "RESETSTAT")
     run = claimed(real_bench.store)
     real_bench.store.renew("r", 1, LEASE_MS)
-    real_bench.store.run_ids(None, 10)
+    real_bench.store.marks(None, 10)
     real_bench.store.overdue(10)
     real_bench.store.remind(Overdue("r", "1"), run.version, 1000, (), hinted=True)
     statistics = real_bench.call("INFO", "commandstats").decode()

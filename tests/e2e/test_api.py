@@ -14,6 +14,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from statem_dist.store import keys
 from tests.support.programs import Site, eventually
 from tests.support.service import WAIT, Api, Caller, serve
 
@@ -364,6 +365,79 @@ def test_a_stale_version_changes_nothing(desk: Desk, path: str, body: dict[str, 
     assert garbled["code"] == "bad_request"
 
 
+def test_a_repeated_start_finds_its_run_whatever_its_runbook_is_called_by_now(desk: Desk) -> None:
+    """The name of the runbook stands for another one when the request comes again: no second run is started."""
+    name = f"moving-{next(_names)}"
+    desk.admin.post("/v1/runbooks", {"text": f"name: first\n{TWO}", "name": name}, expect=201)
+    key = {"Idempotency-Key": "a"}
+    made = desk.admin.post("/v1/runs", {"runbook": name}, expect=201, headers=key)
+    desk.admin.post("/v1/runbooks", {"text": f"name: second\n{TWO}", "name": name}, expect=201)
+    again = desk.admin.ask("POST", "/v1/runs", expect=201, json={"runbook": name}, headers=key)
+    assert again.json()["run_id"] == made["run_id"]
+    assert again.headers["Idempotent-Replayed"] == "true"
+
+
+def test_a_repeated_registration_does_not_bring_an_old_version_back(desk: Desk) -> None:
+    """The name goes on standing for what was registered later."""
+    name, key = f"kept-{next(_names)}", {"Idempotency-Key": "r"}
+    old = {"text": f"# old {name}\n{TWO}", "name": name}
+    first = desk.admin.post("/v1/runbooks", old, expect=201, headers=key)
+    new = desk.admin.post("/v1/runbooks", {"text": f"# new {name}\n{TWO}", "name": name}, expect=201)
+    again = desk.admin.ask("POST", "/v1/runbooks", expect=201, json=old, headers=key)
+    assert (again.json()["hash"], again.headers["Idempotent-Replayed"]) == (first["hash"], "true")
+    assert desk.admin.get(f"/v1/runbooks/{name}")["hash"] == new["hash"]
+
+
+def test_a_bulk_request_that_has_grown_is_another_request(desk: Desk) -> None:
+    """The same key with more runs is refused as a whole, and starts none of them."""
+    key, label = {"Idempotency-Key": "grown"}, {"grown": "1"}
+    one = [{"text": TWO, "labels": label}]
+    made = desk.admin.ask("POST", "/v1/runs/bulk", expect=200, json={"runs": one}, headers=key)
+    assert "Idempotent-Replayed" not in made.headers
+    again = desk.admin.ask("POST", "/v1/runs/bulk", expect=200, json={"runs": one}, headers=key)
+    assert again.headers["Idempotent-Replayed"] == "true"
+    assert again.json()["items"][0]["run"]["run_id"] == made.json()["items"][0]["run"]["run_id"]
+    refused = desk.admin.post("/v1/runs/bulk", {"runs": one * 2}, expect=422, headers=key)
+    assert refused["code"] == "idempotency_key_reused"
+    assert len(desk.admin.get("/v1/runs?label=grown=1")["items"]) == 1
+
+
+@pytest.mark.parametrize("on_existing", ["use_existing", "resume", "restart"])
+def test_starts_at_once_agree_on_one_run(desk: Desk, on_existing: str) -> None:
+    """Whoever comes second by a hair gets what it asked for in that case, and no conflict."""
+    run_id, barrier = f"agreed-{next(_names)}", threading.Barrier(6)
+
+    def send(_: int) -> int:
+        barrier.wait()
+        body = {"text": TWO, "run_id": run_id, "on_existing": on_existing}
+        return desk.admin.http.post(f"/v1/runs{WAIT}", json=body).status_code
+
+    with ThreadPoolExecutor(6) as pool:
+        assert sorted(pool.map(send, range(6))) == [200] * 5 + [201]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("runs", {"text": TWO}), ("runs/bulk", {"runs": [{"text": TWO}]}), ("runbooks", {"text": TWO})],
+)
+def test_a_version_of_nothing_is_refused(desk: Desk, path: str, body: dict[str, Any]) -> None:
+    """``If-Match`` on a request that is about no version is not passed over in silence."""
+    refused = desk.admin.post(f"/v1/{path}", body, expect=400, headers={"If-Match": '"777"'})
+    assert "If-Match" in refused["detail"]
+
+
+def test_cancelling_one_transition_does_not_cancel_the_next(desk: Desk) -> None:
+    """A request that names a transition which has ended is refused, whatever is open by now."""
+    run_id, place = desk.start(SLOW)
+    desk.admin.post(f"/v1/runs/{run_id}/goto", {"target": "b"}, expect=202)
+    eventually(lambda: (place / "began").exists(), "the check has begun")
+    desk.admin.post(f"/v1/runs/{run_id}/transitions/t2/cancel")
+    desk.admin.post(f"/v1/runs/{run_id}/goto", {"target": "b"}, expect=202)
+    desk.admin.post(f"/v1/runs/{run_id}/transitions/t2/cancel", expect=409)
+    assert desk.admin.get(f"/v1/runs/{run_id}")["in_flight"]["transition"] == "t3"
+    (place / "go").touch()
+
+
 # --- lists -----------------------------------------------------------------------------------------------------------
 
 
@@ -383,6 +457,26 @@ def test_a_walk_through_the_runs_meets_each_once(desk: Desk) -> None:
         cursor = f"&cursor={page['next_cursor']}"
     assert met == [f"{label}-{number}" for number in reversed(range(25))]
     assert desk.admin.get("/v1/runs?cursor=nonsense", expect=422)["code"] == "invalid"
+
+
+def test_runs_that_cannot_be_read_do_not_keep_back_the_others(site: Site) -> None:
+    """Not even many in a row, newest or in the middle: each readable run is listed, and the walk comes to its end."""
+    api = serve(site)
+    caller = api.caller()
+    caller.post("/v1/runs/bulk", {"runs": [{"text": TWO, "run_id": f"r{number:03}"} for number in range(160)]})
+    broken = [*range(60, 120), *range(150, 160)]
+    for number in broken:
+        site.redis("HSET", keys.run(f"r{number:03}"), "doc", '{"schema": 99}')
+    met: list[str] = []
+    cursor = ""
+    while True:
+        page = caller.get(f"/v1/runs?limit=20{cursor}")
+        met += [each["run_id"] for each in page["items"]]
+        if page["next_cursor"] is None:
+            break
+        cursor = f"&cursor={page['next_cursor']}"
+    assert met == [f"r{number:03}" for number in reversed(range(160)) if number not in broken]
+    assert len(site.json("runs", "--limit", "1000")["runs"]) == len(met)
 
 
 def test_runs_are_found_by_what_they_are(desk: Desk) -> None:

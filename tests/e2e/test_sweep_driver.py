@@ -264,7 +264,10 @@ def test_a_paused_trial_goes_on_with_its_run(track: Track) -> None:
     (trial,) = plan(driver.sweep, driver.sweep_id, track.folder / driver.sweep_id)
     with ThreadPoolExecutor(1) as pool:
         driven = pool.submit(driver.drive, trial)
-        eventually(lambda: trial.run_id in track.engine.store.run_ids("paused", 10), "the agent has paused its run")
+        eventually(
+            lambda: trial.run_id in [run_id for _, run_id in track.engine.store.marks("paused", 10)],
+            "the agent has paused its run",
+        )
         track.engine.unpause(trial.run_id, Actor("boss"))
         result = driven.result()
     assert (result.outcome, result.node) == ("passed", "good")

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from statem_dist.errors import StoredDataUnreadable
 from statem_dist.protocol.events import Event
 from statem_dist.protocol.model import Claim, Run
-from statem_dist.store.base import Change, Overdue, Push, Snapshot
+from statem_dist.store.base import Change, Mark, Overdue, Push, Snapshot
 from statem_dist.store.codec import Receipt, StoredRunbook
 
 OPERATIONS_KEPT = 16
@@ -160,26 +161,29 @@ class MemoryStore:
         """Return what is kept of a request, or None."""
         return self._receipts.get((run_id, request))
 
-    def claim_request(self, request: str, fingerprint: str) -> bool:
+    def claim_request(self, request: str, fingerprint: str) -> Literal["new", "repeated", "another"]:
         """Say what a request is."""
-        return self._requests.setdefault(request, fingerprint) == fingerprint
+        if request not in self._requests:
+            self._requests[request] = fingerprint
+            return "new"
+        return "repeated" if self._requests[request] == fingerprint else "another"
 
-    def run_ids(
+    def marks(
         self,
         status: str | None,
         limit: int,
         *,
         label: tuple[str, str] | None = None,
-        before: tuple[int, str] | None = None,
-    ) -> Sequence[str]:
-        """Return ids of runs, newest first."""
+        before: Mark | None = None,
+    ) -> Sequence[Mark]:
+        """Return where runs stand, newest first."""
         runs = [stored.run for stored in self.runs.values()]
         if label is not None:
             runs = [run for run in runs if run.labels.get(label[0]) == label[1]]
         elif status is not None:
             runs = [run for run in runs if run.status == status]
         marks = sorted(((run.created_at, run.id) for run in runs), reverse=True)
-        return [run_id for created_at, run_id in marks if before is None or (created_at, run_id) < before][:limit]
+        return [mark for mark in marks if before is None or mark < before][:limit]
 
     def active(self, scope: str) -> str | None:
         """Return the run that a scope points to."""

@@ -482,7 +482,7 @@ def test_who_waits_for_people_owes_nothing() -> None:
     site.apply(site.goto_and_wait())
     assert isinstance(site.store.events("r")[-1][1], DecisionRequested)
     assert (site.messages(), site.due_in()) == ([], None)
-    assert list(site.store.run_ids("waiting", 10)) == ["r"]
+    assert [run_id for _, run_id in site.store.marks("waiting", 10)] == ["r"]
     decided(site)
     assert (site.run.node, site.due_in()) == ("b", None)
 

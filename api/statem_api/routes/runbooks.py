@@ -47,18 +47,22 @@ async def register(body: bodies.RunbookRegister, service: Serving, caller: Calli
     caller.require("admin", "register runbooks")
     parsed = await service.call(parse, body.text, source=body.source, format=body.format)
 
-    def keep() -> tuple[Registration, bool]:
-        service.engine.require_same_request(asked)
+    def keep() -> tuple[Registration, bool, bool]:
+        repeated = service.engine.require_same_request(asked)
+        if repeated and service.registry.is_registered(parsed.runbook.hash):
+            # Its name may stand for a later version by now, and has to go on doing so.
+            return service.registry.find(parsed.runbook.hash), True, True
         new = not service.registry.is_registered(parsed.runbook.hash)
         stored = StoredRunbook(runbook=parsed.runbook, text=parsed.text, source=body.source)
-        return service.registry.register(stored, body.name or parsed.runbook.name, caller.name), new
+        return service.registry.register(stored, body.name or parsed.runbook.name, caller.name), new, False
 
-    made, new = await service.call(keep)
+    made, new, replayed = await service.call(keep)
     data = {**registration_view(made), **runbook_view(parsed.runbook), "name": made.name}
     return answer(
         data | warnings_view(parsed.warnings),
         201 if new else 200,
-        headers={"Location": f"/v1/runbooks/{parsed.runbook.hash}"},
+        headers={"Location": f"/v1/runbooks/{parsed.runbook.hash}"}
+        | ({"Idempotent-Replayed": "true"} if replayed else {}),
     )
 
 

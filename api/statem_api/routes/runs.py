@@ -2,54 +2,41 @@
 
 from __future__ import annotations
 
-import os
+import logging
 from hashlib import sha256
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import APIRouter, Query, Request
 from fastapi import Path as PathParameter
-from msgspec import Struct
 from msgspec.structs import replace
 from starlette.responses import Response
 
-from statem_api import bodies, problems, shapes
-from statem_api.answers import Keyed, Waiting, answer, described, transition_view
+from statem_api import bodies, problems, shapes, starting
+from statem_api.answers import REQUEST_ID_OF_KEY, Keyed, Waiting, answer, described, transition_view
 from statem_api.callers import Caller, Calling
 from statem_api.routes.runbooks import drawn
 from statem_api.service import Service, Serving, log_unreadable
 from statem_dist import evidence as evidences
 from statem_dist import resume as prompts
 from statem_dist import transfer, views
-from statem_dist.checks.environment import decides_what_runs
 from statem_dist.coordinator import Terms
-from statem_dist.deadline import Deadline
-from statem_dist.engine import StartRequest
-from statem_dist.errors import Conflict, Invalid, NotAuthorised, NotFound, StatemError
+from statem_dist.errors import Invalid, NotAuthorised, NotFound, StatemError
 from statem_dist.eventlog import WITHHELD
 from statem_dist.follow import Settled
 from statem_dist.history import history as told_history
 from statem_dist.history import moves, visited_nodes
 from statem_dist.listing import RunFilter
 from statem_dist.protocol.graph import Runbook
-from statem_dist.protocol.model import Confirmations, Place, Run
-from statem_dist.run_ids import new_run_id
-from statem_dist.runbook import drawing, parse
+from statem_dist.protocol.model import Run
+from statem_dist.runbook import drawing
 from statem_dist.store.base import Snapshot
+
+logger = logging.getLogger(__name__)
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
 PAGE_MAX = 500
-
-
-class Started(Struct, frozen=True):
-    """What came of a request for a run: the run, its latest transition, whether it was made just now, and whether the
-    request was answered before."""
-
-    settled: Settled
-    created: bool
-    replayed: bool = False
 
 
 def reached(service: Service, caller: Caller, run_id: str) -> Run:
@@ -87,13 +74,16 @@ async def create(body: bodies.RunCreate, service: Serving, caller: Calling, aske
     With `wait` the answer comes when the in_hook of its first node has settled.
     """
     caller.require("agent", "start runs")
-    run_id, runbook, warnings = await service.call(_planned, service, caller, body, asked)
-    with service.announcements.watch(run_id) as watch:
-        started = await service.call(_start, service, caller, body, runbook, run_id, asked)
-        settled = await service.seen_through(started.settled, watch, waiting)
+    started = await service.call(starting.start, service, caller, body, asked)
+    settled, run_id = started.settled, started.settled.run.id
+    if waiting and settled.transition.open:
+        with service.announcements.watch(run_id) as watch:
+            # Read again: what happened before the watch began was announced to nobody here.
+            settled = await service.call(service.engine.look, run_id, settled.transition.id)
+            settled = await service.seen_through(settled, watch, waiting)
     data = await service.call(run_view, service, caller, settled.run, settled)
-    if warnings:
-        data["warnings"] = warnings
+    if started.warnings:
+        data["warnings"] = started.warnings
     headers = {"Location": f"/v1/runs/{run_id}"} | ({"Idempotent-Replayed": "true"} if started.replayed else {})
     return answer(data, 201 if started.created else 200, version=settled.run.version, headers=headers)
 
@@ -105,24 +95,27 @@ async def create_many(body: bodies.RunsCreate, service: Serving, caller: Calling
     A repeated request (`Idempotency-Key`) starts nothing twice.
     """
     caller.require("agent", "start runs")
+    await service.call(service.engine.require_same_request, asked)
 
     def start_one(number: int, wanted: bodies.RunCreate) -> dict[str, Any]:
         terms = Terms()
         if asked.request:
             own = sha256(f"{asked.request}#{number}".encode()).hexdigest()[:32]
-            content = sha256(wanted.model_dump_json().encode()).hexdigest()
-            terms = Terms(request=f"{asked.request[:4]}{own}", fingerprint=content)
+            terms = Terms(request=REQUEST_ID_OF_KEY + own, fingerprint=asked.fingerprint)
         try:
-            run_id, runbook, warnings = _planned(service, caller, wanted, terms)
-            started = _start(service, caller, wanted, runbook, run_id, terms)
+            started = starting.start(service, caller, wanted, terms)
         except StatemError as error:
             return {"problem": problems.document_of(error)}
-        made = {
+        except Exception:
+            # Those before it have started: their answers must not be lost over it.
+            logger.exception("run %d of a bulk request could not be started", number)
+            return {"problem": problems.document_of(StatemError("The service failed to start this run."))}
+        return {
             "run": views.run_summary(started.settled.run),
             "created": started.created,
             **({"replayed": True} if started.replayed else {}),
+            **({"warnings": started.warnings} if started.warnings else {}),
         }
-        return made | ({"warnings": warnings} if warnings else {})
 
     items = [await service.call(start_one, number, wanted) for number, wanted in enumerate(body.runs)]
     failed = sum("problem" in item for item in items)
@@ -132,153 +125,6 @@ async def create_many(body: bodies.RunsCreate, service: Serving, caller: Calling
         {"items": items, "created": sum(bool(item.get("created")) for item in items), "failed": failed},
         headers={"Idempotent-Replayed": "true"} if replayed else {},
     )
-
-
-def _planned(service: Service, caller: Caller, body: bodies.RunCreate, terms: Terms) -> tuple[str, Runbook, list[str]]:
-    """Return the id that a run will have, the runbook that it will follow, and what is doubtful about it."""
-    runbook, warnings = runbook_for(service, caller, body)
-    service.engine.require_same_request(terms)
-    if body.queue is not None and not service.engine.roster.serves(body.queue):
-        warnings = [*warnings, f"no worker serves the queue {body.queue!r} now"]
-        if not caller.operates:
-            # Work that waits for a misspelt queue waits for ever, and makes the service look ill.
-            raise Invalid(f"No worker serves the queue {body.queue!r}.", hint="Leave `queue` out, or ask an operator.")
-    if body.run_id is not None:
-        return body.run_id, runbook, warnings
-    # A repeated request must find the run that the first one made.
-    name = new_run_id(runbook.name)
-    return (f"{name.rsplit('-', 3)[0]}-{terms.request[4:24]}" if terms.request else name), runbook, warnings
-
-
-def runbook_for(service: Service, caller: Caller, body: bodies.RunCreate | bodies.Rebind) -> tuple[Runbook, list[str]]:
-    """Return the runbook that a request names or holds, and what is doubtful about a text.
-
-    Raises:
-        RunbookInvalid: the text is no runbook.
-        NotFound: it is not registered.
-        NotAuthorised: the caller may start from registered runbooks only, and this is none.
-    """
-    only_registered = service.options.registered_only or not caller.operates
-    if body.text is not None:
-        parsed = parse(body.text, source=body.source, format=body.format)
-        if only_registered and not service.registry.is_registered(parsed.runbook.hash):
-            raise NotAuthorised(
-                "This runbook is not registered, and runs start from registered ones only"
-                + (" here." if service.options.registered_only else f" for the role {caller.role}."),
-                hint="An admin registers runbooks: POST /v1/runbooks.",
-                details={"hash": parsed.runbook.hash},
-            )
-        return service.engine.register(parsed, body.source), [str(each) for each in parsed.warnings]
-    assert body.runbook is not None, "a body names a runbook or holds one"
-    try:
-        return service.engine.runbook(service.registry.find(body.runbook).hash), []
-    except NotFound:
-        if only_registered:
-            raise
-        stored = service.engine.store.runbook(body.runbook)
-        if stored is None:
-            raise
-        return stored.runbook, []
-
-
-def _start(
-    service: Service, caller: Caller, body: bodies.RunCreate, runbook: Runbook, run_id: str, terms: Terms
-) -> Started:
-    engine = service.engine
-    _refuse_variables(service, caller, body)
-    if body.executor is not None:
-        caller.require("operator", "choose where commands are executed")
-    existing = engine.store.load(run_id)
-    if existing is not None:
-        if not caller.reaches(existing.run.labels):
-            raise Conflict(f"The run id {run_id!r} is taken.", hint="Choose another one.", details={"run_id": run_id})
-        earlier = engine.answered(run_id, terms)
-        if earlier is not None:
-            return Started(earlier, created=earlier.transition.id == "t1", replayed=True)
-        if body.on_existing == "use_existing":
-            return Started(engine.latest(run_id), created=False)
-    request = StartRequest(
-        runbook=runbook,
-        run_id=run_id,
-        place=_place(service, body, run_id, existing.run if existing else None),
-        by=caller.actor(body.agent_id, body.agent_role),
-        confirmations=_all_or_nothing(body),
-        labels=_labels(caller, body),
-    )
-    if body.on_existing == "resume" and existing is not None:
-        if existing.run.runbook != runbook.hash:
-            caller.require("operator", "bind runs to another runbook")
-        return Started(engine.start(request, Deadline(0), terms=terms), created=False)
-    if body.on_existing == "restart" and existing is not None:
-        caller.require("operator", "restart runs")
-        return Started(engine.restart(request, Deadline(0), terms=terms), created=False)
-    return Started(engine.create(request, Deadline(0), terms), created=True)
-
-
-def _refuse_variables(service: Service, caller: Caller, body: bodies.RunCreate) -> None:
-    """Refuse variables by which commands would be others than those of the runbook.
-
-    Raises:
-        NotAuthorised: the caller may start the runbook as it is, and no more.
-    """
-    if caller.operates and not service.options.registered_only:
-        return
-    if named := sorted(filter(decides_what_runs, body.vars)):
-        raise NotAuthorised(
-            f"The variable {named[0]} decides which code a command runs.",
-            hint="Choose another name: who starts registered runbooks must not change what their commands are.",
-            details={"variables": named},
-        )
-
-
-def _labels(caller: Caller, body: bodies.RunCreate) -> dict[str, str]:
-    """Return the labels of a new run: those that it asks for, and those of its caller.
-
-    Raises:
-        Invalid: it asks for another value of a label than its caller has.
-    """
-    for key, value in caller.labels.items():
-        if body.labels.get(key, value) != value:
-            raise Invalid(
-                f"The label {key}={body.labels[key]} is not for this token, whose runs have {key}={value}.",
-                hint=f"Leave {key} out: runs get the labels of the token that starts them.",
-            )
-    return {**body.labels, **caller.labels}
-
-
-def _place(service: Service, body: bodies.RunCreate, run_id: str, existing: Run | None) -> Place:
-    """Return where a run works: where the request says, else where it has worked before, else in a new folder."""
-    if body.workspace is not None:
-        workspace = os.path.normpath(body.workspace)
-        service.require_within_roots(workspace)
-    elif existing is not None:
-        workspace = existing.place.workspace
-    else:
-        folder = Path(service.options.scratch or service.settings.state_dir / "workspaces") / run_id
-        service.require_within_roots(str(folder), "Name a `workspace`, or start the service with --workspaces DIR.")
-        folder.mkdir(parents=True, exist_ok=True)
-        workspace = str(folder)
-    return Place(
-        workspace=workspace,
-        spec=body.spec,
-        state_dir=str(service.settings.state_dir),
-        queue=body.queue,
-        env=dict(body.vars),
-        executor=body.executor or "",
-    )
-
-
-def _all_or_nothing(body: bodies.Confirming) -> Confirmations:
-    """Return the confirmations for an in_hook, whose checks nobody could name in advance.
-
-    Raises:
-        Invalid: the request names checks.
-    """
-    if not isinstance(body.confirm, bool) or body.decline:
-        raise Invalid(
-            "What asks at the start of a run is confirmed as a whole.", hint="Give `confirm` as true or false."
-        )
-    return Confirmations(everything=body.confirm)
 
 
 # --- lists -----------------------------------------------------------------------------------------------------------

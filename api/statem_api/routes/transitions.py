@@ -11,16 +11,17 @@ from msgspec.structs import replace
 from starlette.responses import Response
 
 from statem_api import bodies, shapes
-from statem_api.answers import Asked, Waiting, answer, described, transition_url, transition_view
+from statem_api.answers import Asked, Versioned, Waiting, answer, described, transition_url, transition_view
 from statem_api.callers import Caller, Calling
-from statem_api.routes.runs import reached, reached_snapshot, run_view, runbook_for
+from statem_api.routes.runs import reached, reached_snapshot, run_view
 from statem_api.service import Service, Serving, log_unreadable
+from statem_api.starting import runbook_for
 from statem_dist import dynamic
 from statem_dist.coordinator import Terms, refuse_stale
 from statem_dist.deadline import Deadline
 from statem_dist.decisions import decision_view
 from statem_dist.engine import StartRequest
-from statem_dist.errors import Conflict, NotFound
+from statem_dist.errors import Conflict, NotAuthorised, NotFound
 from statem_dist.follow import Settled
 from statem_dist.protocol.graph import DynamicConfig
 from statem_dist.protocol.model import Confirmations, Run
@@ -191,7 +192,7 @@ async def cancel(
                 details={"run_id": run_id, "transition": transition, "current": run.node},
             )
         by = caller.decider()
-        return service.engine.cancel(run_id, body.reason or f"cancelled by {by.id}", by, asked)
+        return service.engine.cancel(run_id, body.reason or f"cancelled by {by.id}", by, asked, transition=transition)
 
     return await carried_out(service, caller, run_id, asked, 0.0, attempt)
 
@@ -319,7 +320,7 @@ async def dynamic_list(run_id: bodies.RunId, service: Serving, caller: Calling) 
     summary="Register dynamic checks",
 )
 async def dynamic_write(
-    run_id: bodies.RunId, body: bodies.DynamicChecks, service: Serving, caller: Calling, asked: Asked
+    run_id: bodies.RunId, body: bodies.DynamicChecks, service: Serving, caller: Calling, asked: Versioned
 ) -> Response:
     """Register checks for the current entry, in place of those that this agent has registered before.
 
@@ -345,12 +346,32 @@ async def dynamic_write(
             document = {"checks": body.checks, **({"basis": body.basis} if body.basis else {})}
             text, format = msgspec.json.encode(document).decode(), "json"
         by = caller.actor(body.agent_id, body.agent_role)
+        _refuse_foreign_registration(service, caller, run, config, by.id)
         made, warnings = service.engine.register_checks(run, text, body.source, format, config, by)
         return run, made | {"warnings": warnings}
 
     run, made = await service.call(write)
     data = {"ok": True, "run_id": run.id, "current": run.node, "current_entry_id": run.entry_id, "items": [made]}
     return answer(data, version=run.version)
+
+
+def _refuse_foreign_registration(
+    service: Service, caller: Caller, run: Run, config: DynamicConfig, agent_id: str
+) -> None:
+    """Refuse to replace what somebody else has registered under the name of the same agent.
+
+    Raises:
+        NotAuthorised: another token has, and the caller is no operator.
+    """
+    if caller.operates:
+        return
+    for found in dynamic.registrations(service.engine.store, run, config):
+        if found.origin.agent_id == agent_id and found.origin.token != caller.token:
+            raise NotAuthorised(
+                f"The checks of {agent_id!r} were registered with another token, and only that one may replace them.",
+                hint="Register them under an agent id of your own: `agent_id`.",
+                details={"agent_id": agent_id},
+            )
 
 
 def _config(service: Service, run: Run) -> DynamicConfig | None:
