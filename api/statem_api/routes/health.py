@@ -51,8 +51,12 @@ def _checks(service: Service) -> list[dict[str, Any]]:
     checks: list[dict[str, Any]] = [{"check": "redis", "ok": True, "found": "answers, and runs scripts"}]
     for load in loads:
         if load.waiting or load.workers:
-            found = f"{load.workers} workers" + ("" if load.waiting is None else f", {load.waiting} messages wait")
-            checks.append({"check": f"queue {load.queue}", "ok": load.workers > 0, "found": found})
+            workers = "1 worker" if load.workers == 1 else f"{load.workers} workers"
+            found = workers if load.waiting is None else f"{workers}, messages waiting: {load.waiting}"
+            check: dict[str, Any] = {"check": f"queue {load.queue}", "ok": load.workers > 0, "found": found}
+            if load.workers == 0:
+                check["fix"] = f"Start a worker: statem-dist worker -Q {load.queue}"
+            checks.append(check)
     return checks
 
 
