@@ -601,6 +601,8 @@ def test_health_and_metrics(desk: Desk) -> None:
     ready = httpx2.get(f"{desk.api.url}/readyz").json()
     assert ready["ok"] is True
     assert {"redis", "queue checks"} <= {each["check"] for each in ready["checks"]}
+    run_id, _ = desk.start(TWO)
+    desk.admin.post(f"/v1/runs/{run_id}/goto{WAIT}", {"target": "b"})
     text = desk.admin.ask("GET", "/metrics", expect=200).text
     for name in ("statem_build_info", "statem_sse_clients", "statem_queue_depth", "statem_runs", "statem_workers"):
         assert f"\n# TYPE {name} " in text
