@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from starlette.responses import Response
 
@@ -112,7 +112,7 @@ async def feed(
 # --- AG-UI -----------------------------------------------------------------------------------------------------------
 
 
-class Camel(BaseModel):
+class Camel(bodies.Text):
     """AG-UI's bodies: camel case, and more fields than we know are no mistake."""
 
     model_config = ConfigDict(extra="allow", alias_generator=to_camel, populate_by_name=True)
