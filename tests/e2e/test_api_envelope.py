@@ -151,6 +151,12 @@ def test_every_method_of_a_resource_is_allowed(api: Api, admin: Caller, method: 
     assert admin.ask(method, path, expect=405).headers["Allow"] == allowed
 
 
+def test_the_status_of_a_run_is_not_that_of_the_answer(api: Api, admin: Caller) -> None:
+    """A problem tells both: ``status`` is the one of HTTP."""
+    refused = admin.post("/v1/runs/r/resume", expect=409)
+    assert (refused["status"], refused["run_status"], refused["current"]) == (409, "active", "a")
+
+
 # --- defects ---------------------------------------------------------------------------------------------------------
 
 
