@@ -117,10 +117,7 @@ async def caller_of(
 
 def still_counts(service: Service, caller: Caller) -> bool:
     """Return whether the token of a caller still counts, whose request takes long; this blocks."""
-    if not caller.token:
-        return True
-    token = service.tokens.get(caller.token)
-    return token is not None and token.state(service.engine.store.clock()) == "live"
+    return service.standing.look(caller.token)
 
 
 def _caller(token: Token) -> Caller:

@@ -19,6 +19,7 @@ from statem_api.announcements import Announcements, Watch
 from statem_api.feed import Feed
 from statem_api.metrics import Metrics
 from statem_api.options import WAIT_SECONDS_MAX, ApiOptions
+from statem_api.standing import Standing
 from statem_dist.deadline import LOOK_AGAIN_SECONDS, Deadline
 from statem_dist.engine import Engine
 from statem_dist.errors import Invalid, Unavailable, Usage
@@ -56,6 +57,7 @@ class Service:
         self.settings = settings
         self.engine = Engine(settings, settings.redis_url, {}, inline=False)
         self.tokens = Tokens(self.engine.store)
+        self.standing = Standing(self.tokens, self.engine.store, self.call)
         self.registry = Registry(self.engine.store)
         self.announcements = Announcements(settings.redis_url)
         self.feed = Feed(self.engine.store, self.announcements, self.call)
