@@ -107,6 +107,9 @@ def test_a_nonsense_position_is_refused(api: Api) -> None:
     for path in ("/v1/runs/r/events", "/v1/runs/r/agui", "/v1/events"):
         headers = {"Accept": "text/event-stream", "Last-Event-ID": "nonsense!"}
         assert caller.http.get(path, headers=headers).status_code in (400, 422)
+    for never_told in ("0.0", "0.9999", "99999.0"):
+        headers = {"Accept": "text/event-stream", "Last-Event-ID": never_told}
+        assert caller.http.get("/v1/runs/r/agui", headers=headers).status_code == 400
 
 
 def test_a_stream_ends_when_its_token_is_revoked(api: Api) -> None:
@@ -349,6 +352,43 @@ def test_frames_go_on_after_the_one_that_was_seen(api: Api) -> None:
         with caller.stream("/v1/runs/r/agui", **{"Last-Event-ID": str(whole[cut]["#"])}) as stream:
             rest = list(islice(stream.messages(), len(whole) - cut - 1))
         assert [each["id"] for each in rest] == [each["#"] for each in whole[cut + 1 :]]
+
+
+def test_what_was_told_stays_so_when_the_runbook_changes(api: Api) -> None:
+    """Each frame names the exits of the runbook that the run followed then, live and to who comes back much later."""
+    caller = api.caller()
+    begun = caller.start(TWO)["version"]
+    back = {"Last-Event-ID": f"{begun}.9999"}
+    other = "initial: b\nnodes: {b: {}, d: {}, e: {}}\nedges: [{from: b, to: d}, {from: d, to: e}]\n"
+    third = "initial: x\nnodes: {x: {}, y: {}}\nedges: [{from: x, to: y}]\n"
+
+    def move() -> None:
+        go(caller, "b")
+        caller.post("/v1/runs/r/rebind", {"text": other})
+        go(caller, "d")
+        caller.post(f"/v1/runs{WAIT}", {"text": third, "run_id": "r", "on_existing": "restart"})
+        go(caller, "y")
+
+    with caller.stream("/v1/runs/r/agui", **back) as stream:
+        mover = threading.Thread(target=move)
+        mover.start()
+        live = frames_of(stream.messages(), "never-until-the-end")
+        mover.join()
+    require_lawful(live)
+    with caller.stream("/v1/runs/r/agui", **back) as stream:
+        assert frames_of(stream.messages(), "never-until-the-end") == live
+    state: dict[str, Any] = {}
+    seen: list[tuple[str, list[str]]] = []
+    for each in live:
+        if each["type"] == "STATE_SNAPSHOT":
+            state = dict(each["snapshot"])
+        elif each["type"] == "STATE_DELTA":
+            state |= {patch["path"].removeprefix("/"): patch["value"] for patch in each["delta"]}
+        seen.append((state.get("state", ""), state.get("next", [])))
+    told = [at for at, _ in groupby(seen) if at[0]]
+    assert told == [("a", ["b"]), ("b", ["a", "c"]), ("b", ["d"]), ("d", ["e"]), ("x", ["y"]), ("y", [])]
+    shown = caller.get("/v1/runs/r")
+    assert state["runbook"].endswith(shown["spec_hash"])
 
 
 def post_execution(caller: Caller, body: dict[str, Any]) -> list[dict[str, Any]]:
