@@ -5,7 +5,8 @@ way, waits for people, or has ended. A ``goto`` is a tool call, its checks are a
 check that waits for somebody's decision is an interrupt. Shapes and rules are those of the package ``ag-ui-protocol``
 1.0; the tests parse everything that is said here with its models.
 
-``Teller`` is a pure fold over events, so that a reader who comes back gets the same frames in the same order.
+``Teller`` is a fold over events, and reads nothing but runbooks by their hash, which never change: a reader who comes
+back gets the same frames in the same order.
 """
 
 from __future__ import annotations
