@@ -5,7 +5,8 @@ way, waits for people, or has ended. A ``goto`` is a tool call, its checks are a
 check that waits for somebody's decision is an interrupt. Shapes and rules are those of the package ``ag-ui-protocol``
 1.0; the tests parse everything that is said here with its models.
 
-``Teller`` is a pure fold over events, so that a reader who comes back gets the same frames in the same order.
+``Teller`` is a fold over events, and reads nothing but runbooks by their hash, which never change: a reader who comes
+back gets the same frames in the same order.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -22,7 +24,8 @@ from statem_api.callers import Caller
 from statem_api.service import Service
 from statem_api.streams import ENDED, RETRY_MS, changes, frame
 from statem_dist.decisions import Decision, decisions_of
-from statem_dist.errors import StatemError
+from statem_dist.engine import Engine
+from statem_dist.errors import NotFound, StatemError
 from statem_dist.history import events_after
 from statem_dist.protocol.decide import comes_by_itself
 from statem_dist.protocol.events import (
@@ -32,13 +35,13 @@ from statem_dist.protocol.events import (
     Event,
     NodeEntered,
     RunRebound,
+    RunRestarted,
     TransitionOpened,
     TransitionSettled,
     WorkClaimed,
     WorkLost,
 )
 from statem_dist.protocol.evolve import evolve
-from statem_dist.protocol.graph import Runbook
 from statem_dist.protocol.model import Run
 from statem_dist.protocol.progress import waits_for_people
 
@@ -63,16 +66,18 @@ Frame = dict[str, Any]
 class Teller:
     """Tells the events of a run as AG-UI frames.
 
+    What a node leads to is said by the runbook that the run followed when it stood there, whatever it follows now.
+
     Args:
         thread: the run's id.
-        node: where it stands before the first event that is told.
-        exits: the targets of each node's edges, by its name.
+        exits_of: returns the targets of each node's edges, by its name, of the runbook with a hash; may block.
     """
 
-    def __init__(self, thread: str, node: str, exits: Mapping[str, list[str]]) -> None:
+    def __init__(self, thread: str, exits_of: Callable[[str], Mapping[str, list[str]]]) -> None:
         self._thread = thread
-        self._node = node
-        self._exits = exits
+        self._exits_of = exits_of
+        self._node = ""
+        self._exits: Mapping[str, list[str]] = {}
         self._checks: list[str] = []
 
     def tell(self, number: int, event: Event) -> list[Frame]:
@@ -93,8 +98,14 @@ class Teller:
                 return [{"type": "CUSTOM", "name": "statem.worker_lost", "value": {"transition": event.transition}}]
             case NodeEntered():
                 return self._moved(event.node, event.entry_id, number)
-            case RunRebound():
-                return self._moved(event.node, event.entry_id, number)
+            case RunRebound() | RunRestarted():
+                self._exits = self._exits_of(event.runbook)
+                followed = {
+                    "op": "replace",
+                    "path": "/runbook",
+                    "value": _named(event.runbook_name, event.runbook),
+                }
+                return self._moved(event.node, event.entry_id, number, followed)
             case TransitionSettled():
                 return [*self._settled(number, event), self._seq(number)]
             case _:
@@ -103,6 +114,7 @@ class Teller:
     def begin(self, execution: str, run: Run) -> list[Frame]:
         """Return how an execution begins: where the run stands, whole."""
         self._node = run.node
+        self._exits = self._exits_of(run.runbook)
         return [
             {
                 "type": "RUN_STARTED",
@@ -138,7 +150,7 @@ class Teller:
         """Return the state that deltas change."""
         return {
             "runId": run.id,
-            "runbook": f"{run.runbook_name}@sha256:{run.runbook}",
+            "runbook": _named(run.runbook_name, run.runbook),
             "state": run.node,
             "entryId": run.entry_id,
             "seq": run.version,
@@ -187,13 +199,14 @@ class Teller:
             }
         ]
 
-    def _moved(self, node: str, entry_id: str, number: int) -> list[Frame]:
+    def _moved(self, node: str, entry_id: str, number: int, *further: Mapping[str, Any]) -> list[Frame]:
         left, self._node = self._node, node
         patch = [
             {"op": "replace", "path": "/state", "value": node},
             {"op": "replace", "path": "/entryId", "value": entry_id},
             {"op": "replace", "path": "/next", "value": self._exits.get(node, [])},
             {"op": "replace", "path": "/seq", "value": number},
+            *further,
         ]
         return [
             {"type": "STEP_FINISHED", "stepName": left},
@@ -226,10 +239,23 @@ class Teller:
         return f"{self._thread}/{transition}"
 
 
-def teller_of(run: Run, runbook: Runbook) -> Teller:
-    """Return who tells a run that stands on a node of its runbook."""
-    exits = {node.name: [edge.target for edge in runbook.exits(node.name)] for node in runbook.nodes}
-    return Teller(run.id, run.node, exits)
+def teller_of(run: Run, engine: Engine) -> Teller:
+    """Return who tells a run; it reads from the store what runbook the run followed when."""
+
+    @cache
+    def exits_of(runbook: str) -> Mapping[str, list[str]]:
+        try:
+            found = engine.runbook(runbook)
+        except NotFound:
+            # A run that was imported, or whose store has lost it: the rest can be told all the same.
+            return {}
+        return {node.name: [edge.target for edge in found.exits(node.name)] for node in found.nodes}
+
+    return Teller(run.id, exits_of)
+
+
+def _named(name: str, digest: str) -> str:
+    return f"{name}@sha256:{digest}"
 
 
 def interrupt(decision: Decision) -> dict[str, Any]:
@@ -310,7 +336,7 @@ async def narration(
                 yield KEEPALIVE_COMMENT
                 continue
             for number, event in events:
-                for place, said in enumerate(narrator.tell(number, event)):
+                for place, said in enumerate(await service.call(narrator.tell, number, event)):
                     yield frame(said, id=f"{number}.{place}")
             if run.status in ENDED and narrator.run.version >= run.version:
                 return
@@ -327,7 +353,7 @@ def _told_until(service: Service, run_id: str, number: int | None) -> tuple[Narr
     """Return who has told a run up to an event (None: all), and the frames of that event."""
     engine = service.engine
     run = engine.run(run_id)
-    narrator = Narrator(teller_of(run, engine.runbook(run.runbook)))
+    narrator = Narrator(teller_of(run, engine))
     last: list[Frame] = []
     for at, event in events_after(engine.store, run, 0):
         if number is not None and at > number:
@@ -350,8 +376,8 @@ async def execution(
     """
     engine = service.engine
     run = await service.call(engine.run, run_id)
-    teller = teller_of(run, await service.call(engine.runbook, run.runbook))
-    for said in teller.begin(execution_id, run):
+    teller = teller_of(run, engine)
+    for said in await service.call(teller.begin, execution_id, run):
         yield frame(said)
     try:
         acted = await service.call(act, run)
@@ -368,7 +394,7 @@ async def execution(
                 yield KEEPALIVE_COMMENT
             for number, event in events:
                 run = evolve(run, event)
-                for said in teller.tell(number, event):
+                for said in await service.call(teller.tell, number, event):
                     yield frame(said, id=str(number))
                 if number >= acted.version and at_rest(run):
                     for said in teller.end(execution_id, run):

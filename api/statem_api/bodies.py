@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import json
+from typing import Annotated, Any, Literal
 
 from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
@@ -43,7 +44,23 @@ Reason = Annotated[str, StringConstraints(max_length=2_000)]
 Labels = Annotated[dict[LabelKey, LabelValue], Field(max_length=50)]
 
 
-class Body(BaseModel):
+class Text(BaseModel):
+    """What every body is: text that can be written down."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_half_characters(cls, given: Any) -> Any:
+        r"""Refuse what JSON can escape and UTF-8 cannot encode: one half of a surrogate pair, such as ``\ud800``."""
+        try:
+            json.dumps(given, ensure_ascii=False, default=str).encode()
+        except UnicodeEncodeError:
+            raise ValueError("a text holds one half of a surrogate pair, which is no character") from None
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
+        return given
+
+
+class Body(Text):
     """What all bodies share: unknown fields are refused, and nothing is converted silently."""
 
     model_config = ConfigDict(extra="forbid", strict=True)

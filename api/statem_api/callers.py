@@ -10,9 +10,10 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi.security.utils import get_authorization_scheme_param
 from msgspec import Struct
 
-from statem_api.service import Service, service_of
+from statem_api.service import Service
 from statem_dist.coordinator import run_not_found
 from statem_dist.errors import NotAuthenticated, NotAuthorised
 from statem_dist.protocol.model import Actor, Run
@@ -90,36 +91,43 @@ class Caller(Struct, frozen=True):
         return Actor(id=self.name, role=self.role, token=self.token)
 
 
-async def caller_of(
-    request: Request,
-    service: Annotated[Service, Depends(service_of)],
-    credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
-) -> Caller:
+async def caller_named(service: Service, headers: Mapping[str, str]) -> Caller:
     """Return who calls; the token is looked up anew for each request, so that a revocation counts at once.
+
+    Args:
+        service: what is called.
+        headers: those of the request, by their names in small letters.
 
     Raises:
         NotAuthenticated: there is no token where one is needed, or it does not count.
     """
-    if credentials is None:
-        if "authorization" in request.headers:
-            raise _unknown("The header `Authorization` holds no bearer token.")
-        if service.options.loopback and not await service.call(service.tokens.in_use):
+    if "authorization" not in headers:
+        if service.options.loopback and not await service.asks_for_tokens():
             return Caller(name=LOCAL, role="admin")
         raise _unknown("This service asks for a token.")
-    token = await service.call(service.tokens.named, credentials.credentials)
+    scheme, text = get_authorization_scheme_param(headers["authorization"])
+    if scheme.lower() != "bearer" or not text:
+        raise _unknown("The header `Authorization` holds no bearer token.")
+    token = await service.token(text)
     if token is None:
         raise _unknown("The token is unknown, expired or revoked.")
-    caller = _caller(token)
-    request.state.caller = caller
+    return _caller(token)
+
+
+async def caller_of(
+    request: Request,
+    # For the OpenAPI document alone.
+    _: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
+) -> Caller:
+    """Return who calls, as the envelope has found out before the body was read."""
+    caller = request.state.caller
+    assert isinstance(caller, Caller)
     return caller
 
 
 def still_counts(service: Service, caller: Caller) -> bool:
     """Return whether the token of a caller still counts, whose request takes long; this blocks."""
-    if not caller.token:
-        return True
-    token = service.tokens.get(caller.token)
-    return token is not None and token.state(service.engine.store.clock()) == "live"
+    return service.standing.look(caller.token)
 
 
 def _caller(token: Token) -> Caller:

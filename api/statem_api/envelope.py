@@ -1,4 +1,8 @@
-"""What is around every request: its id, a limit to its body, who may call from a browser, and what is counted."""
+"""What is around every request: its id, who calls, a limit to its body, what browsers may, and what is counted.
+
+Whoever has no token is refused before anything of a body is read, and a defect is answered here, so that it has the
+same headers as every other answer and is counted like one.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,13 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from statem_api.problems import KINDS, problem
+from statem_api.callers import caller_named
+from statem_api.problems import KINDS, METHODS, defect, problem, problem_of
 from statem_api.service import Service
+from statem_dist.errors import StatemError
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 """What a caller may call its request."""
@@ -51,17 +58,17 @@ class Envelope:
         request_id = given if REQUEST_ID.fullmatch(given) else f"req_{os.urandom(8).hex()}"
         scope.setdefault("state", {})["request_id"] = request_id
         began = time.monotonic()
-        status = 500
+        begun = False
 
         async def answered(message: Message) -> None:
-            nonlocal status
+            nonlocal begun
             if message["type"] == "http.response.start":
-                status = message["status"]
+                begun = True
                 out = MutableHeaders(scope=message)
                 out["X-Request-Id"] = request_id
                 for name, value in SAFE.items():
                     out.setdefault(name, value)
-                self._count(scope, status, time.monotonic() - began)
+                self._count(scope, message["status"], time.monotonic() - began)
             await send(message)
 
         body = _LimitedBody(receive, self._service.options.body_bytes_max)
@@ -72,10 +79,21 @@ class Envelope:
             elif body.announced_too_large(headers):
                 await self._too_large(scope, receive, answered, request_id)
             else:
+                if _needs_caller(scope["path"]):
+                    scope["state"]["caller"] = await caller_named(self._service, headers)
                 await self._app(scope, body.receive, answered)
         except _BodyTooLarge:
             # Nobody in between has answered it.
             await self._too_large(scope, receive, answered, request_id)
+        except StatemError as error:
+            if begun:
+                raise
+            await problem_of(error, Request(scope))(scope, receive, answered)
+        except Exception as error:
+            if begun:
+                # Half of an answer is out; the server has to break it off.
+                raise
+            await defect(Request(scope), error)(scope, receive, answered)
 
     async def _too_large(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         limit = self._service.options.body_bytes_max
@@ -96,16 +114,19 @@ class Envelope:
         made to mean this host. A service that only this host reaches answers to its own names alone.
         """
         host = _host(headers.get("host", ""))
+        if host is None:
+            return "The header `Host` holds no name of a host."
         if self._service.options.loopback and host not in LOOPBACK_NAMES:
             return f"This service is reached under a name of this host, not as {host!r}."
         origin = headers.get("origin")
-        if origin is not None and origin != "null" and urlsplit(origin).netloc != headers.get("host"):
+        if origin is not None and origin != "null" and _netloc(origin) != headers.get("host"):
             return f"Pages of {origin} must not use this service."
         return KINDS["forbidden_origin"] if origin == "null" else None
 
     def _count(self, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "(none)")
-        self._service.metrics.requests.labels(route, scope["method"], str(status)).observe(seconds)
+        method = scope["method"] if scope["method"] in METHODS else "other"
+        self._service.metrics.requests.labels(route, method, str(status)).observe(seconds)
         if status in (401, 403):
             self._service.metrics.refused.inc()
         logger.info(
@@ -149,6 +170,22 @@ class _LimitedBody:
         return message
 
 
-def _host(given: str) -> str:
-    """Return the name of a ``Host`` header without its port."""
-    return (urlsplit(f"//{given}").hostname or "") if given else ""
+def _needs_caller(path: str) -> bool:
+    """Return whether a path is for those alone of whom it is known who they are."""
+    return path.startswith("/v1/") or path == "/metrics"
+
+
+def _host(given: str) -> str | None:
+    """Return the name of a ``Host`` header without its port; None if it is malformed."""
+    try:
+        return urlsplit(f"//{given}").hostname or ""
+    except ValueError:
+        return None
+
+
+def _netloc(origin: str) -> str | None:
+    """Return the host and port of an origin; None if it is malformed."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None

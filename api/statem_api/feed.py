@@ -12,6 +12,7 @@ import base64
 import binascii
 import json
 import logging
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -23,6 +24,7 @@ from msgspec import Raw, Struct
 from statem_api.announcements import Announcements
 from statem_dist.errors import Invalid, StatemError, StoredDataUnreadable, Unavailable
 from statem_dist.eventlog import event_view
+from statem_dist.protocol.events import Event
 from statem_dist.store import keys
 from statem_dist.store.base import FeedEntry, Snapshot
 from statem_dist.store.redis_store import RedisStore
@@ -33,14 +35,13 @@ READ_MAX = 200
 HELD_MAX = 1_000
 """Entries that wait for one listener. One that is slower reads by itself what it was not given."""
 
-LABELS_KEPT = 10_000
-"""Runs whose labels are remembered; they never change."""
-
 LOOK_SECONDS = 5.0
 """The feed is read at least that often, whatever was announced."""
 
 RETRY_SECONDS = 1.0
 """Pause before the feed is read again after it could not be."""
+
+_POSITION = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 
 Call = Callable[..., Awaitable[Any]]
 
@@ -77,7 +78,6 @@ class Feed:
         self._call = call
         # None in a queue: what was not handed out is to be read.
         self._listeners: set[asyncio.Queue[Told | None]] = set()
-        self._labels: dict[str, dict[str, str]] = {}
         self._task: asyncio.Task[None] | None = None
         self._wanted = asyncio.Event()
         self._stopping = False
@@ -185,27 +185,27 @@ class Feed:
 
     async def _told(self, shard: int, entry: FeedEntry) -> Told | None:
         """Return what an entry stands for; None for a run that is gone or cannot be read."""
-        labels = await self._labels_of(entry.run_id)
-        if labels is None:
-            return None
-        count = entry.last - entry.first + 1
         try:
-            events = await self._call(self._store.events, entry.run_id, entry.first - 1, count)
+            found = await self._call(self._look, entry)
         except StoredDataUnreadable as error:
             logger.error("events of the run %s cannot be read: %s", entry.run_id, error)
             return None
+        if found is None:
+            return None
+        labels, events = found
         commit = {"run_id": entry.run_id, "labels": labels, "events": [event_view(*each) for each in events]}
         return Told(shard, entry.position, entry.run_id, labels, Raw(msgspec.json.encode(commit)))
 
-    async def _labels_of(self, run_id: str) -> dict[str, str] | None:
-        if run_id not in self._labels:
-            found = (await self._call(self._store.load_many, [run_id]))[0]
-            if not isinstance(found, Snapshot):
-                return None
-            if len(self._labels) >= LABELS_KEPT:
-                del self._labels[next(iter(self._labels))]
-            self._labels[run_id] = found.run.labels
-        return self._labels[run_id]
+    def _look(self, entry: FeedEntry) -> tuple[dict[str, str], list[tuple[int, Event]]] | None:
+        """Return the labels of the run of an entry, and the events of the entry; None for a run that is gone.
+
+        Labels never change, but they are not remembered either: where a store was emptied, another run may have the
+        id, and it decides who is told of it.
+        """
+        found = self._store.load_many([entry.run_id])[0]
+        if not isinstance(found, Snapshot):
+            return None
+        return found.run.labels, self._store.events(entry.run_id, entry.first - 1, entry.last - entry.first + 1)
 
 
 def reached_by(told: Told, labels: Mapping[str, str]) -> bool:
@@ -235,9 +235,9 @@ def decode_position(text: str) -> list[str]:
         given = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
         positions = [str(given.get(str(shard), "0-0")) for shard in range(keys.SHARDS)]
         for position in positions:
-            milliseconds, _, sequence = position.partition("-")
-            int(milliseconds), int(sequence)
-    except (ValueError, AttributeError, binascii.Error) as error:
+            if _POSITION.fullmatch(position) is None or max(_stamp(position)) >= 2**64:
+                raise ValueError(position)
+    except (ValueError, AttributeError, RecursionError, binascii.Error) as error:
         raise Invalid(
             "`Last-Event-ID` is no position of the feed.", hint="Leave it out to begin with what comes."
         ) from error
@@ -254,8 +254,9 @@ def _put(queue: asyncio.Queue[Told | None], told: Told | None) -> None:
 
 
 def _newer(position: str, than: str) -> bool:
-    def stamp(text: str) -> tuple[int, int]:
-        milliseconds, _, sequence = text.partition("-")
-        return int(milliseconds), int(sequence)
+    return _stamp(position) > _stamp(than)
 
-    return stamp(position) > stamp(than)
+
+def _stamp(position: str) -> tuple[int, int]:
+    milliseconds, _, sequence = position.partition("-")
+    return int(milliseconds), int(sequence)

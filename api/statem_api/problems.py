@@ -17,10 +17,14 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match
 
 from statem_dist.errors import RunbookInvalid, StatemError, Unavailable
 
 MEDIA_TYPE = "application/problem+json"
+
+METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
+"""The methods of HTTP that a resource of this service may have. A caller may send others, as many as it invents."""
 
 RETRY_AFTER_SECONDS = 2
 """When a caller may try again while the state store is away."""
@@ -132,7 +136,6 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(StatemError, _on_statem_error)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
-    app.add_exception_handler(Exception, _on_defect)
 
 
 async def _on_statem_error(request: Request, error: Exception) -> Response:
@@ -165,10 +168,24 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = _CODES_OF_STATUS.get(error.status_code, "bad_request")
     detail = KINDS[code] if error.detail == HTTPStatus(error.status_code).phrase else str(error.detail)
-    return problem(error.status_code, code, detail, about=_of_request(request), headers=error.headers)
+    headers = dict(error.headers or {})
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["Allow"] = ", ".join(_methods(request))
+    return problem(error.status_code, code, detail, about=_of_request(request), headers=headers)
 
 
-async def _on_defect(request: Request, error: Exception) -> Response:
+def _methods(request: Request) -> list[str]:
+    """Return the methods of the path of a request, those of all its routes."""
+    found: set[str] = set()
+    for method in METHODS:
+        scope = {**request.scope, "method": method}
+        if any(route.matches(scope)[0] is Match.FULL for route in request.app.routes):
+            found.add(method)
+    return sorted(found)
+
+
+def defect(request: Request, error: Exception) -> Response:
+    """Return the response for an error that nobody meant, and log what it was."""
     logger.error("request %s failed", _of_request(request)[1], exc_info=error)
     return problem(
         500, "error", "The service failed to answer this request.", hint=KINDS["error"], about=_of_request(request)
@@ -177,7 +194,7 @@ async def _on_defect(request: Request, error: Exception) -> Response:
 
 def _of_request(request: Request | None) -> tuple[str, str]:
     """Return path and id of a request."""
-    return ("", "") if request is None else (request.url.path, getattr(request.state, "request_id", ""))
+    return ("", "") if request is None else (request.scope["path"], getattr(request.state, "request_id", ""))
 
 
 def _errors_of_runbook(error: StatemError) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from statem_api.announcements import Announcements, Watch
 from statem_api.feed import Feed
 from statem_api.metrics import Metrics
 from statem_api.options import WAIT_SECONDS_MAX, ApiOptions
+from statem_api.standing import Standing
 from statem_dist.deadline import LOOK_AGAIN_SECONDS, Deadline
 from statem_dist.engine import Engine
 from statem_dist.errors import Invalid, Unavailable, Usage
@@ -27,7 +28,7 @@ from statem_dist.protocol.progress import waits_for_people
 from statem_dist.registry import Registry
 from statem_dist.roots import outside_roots, within_roots
 from statem_dist.settings import Settings
-from statem_dist.tokens import Tokens
+from statem_dist.tokens import Token, Tokens
 
 THREADS = 8
 """Blocking calls at once. They are short, and Python runs one thread at a time: more would only queue elsewhere."""
@@ -56,16 +57,20 @@ class Service:
         self.settings = settings
         self.engine = Engine(settings, settings.redis_url, {}, inline=False)
         self.tokens = Tokens(self.engine.store)
+        self.standing = Standing(self.tokens, self.engine.store, self.call)
         self.registry = Registry(self.engine.store)
         self.announcements = Announcements(settings.redis_url)
         self.feed = Feed(self.engine.store, self.announcements, self.call)
         self.metrics = Metrics()
         self.stopping = False
+        self._asks_for_tokens = False
         self._limiter: CapacityLimiter | None = None
 
     async def open(self) -> None:
         """Begin to listen, in the running event loop."""
         self._limiter = CapacityLimiter(THREADS)
+        with suppress(Unavailable):
+            await self.asks_for_tokens()
         self.announcements.start()
         self.feed.start()
 
@@ -84,6 +89,18 @@ class Service:
     async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a blocking call in a thread, and return what it returns."""
         return await to_thread.run_sync(partial(function, *args, **kwargs), limiter=self._limiter)
+
+    async def asks_for_tokens(self) -> bool:
+        """Return whether a token was ever made. Once it is so, it stays so: also when the store has lost them all."""
+        if not self._asks_for_tokens:
+            self._asks_for_tokens = await self.call(self.tokens.in_use)
+        return self._asks_for_tokens
+
+    async def token(self, text: str) -> Token | None:
+        """Return the live token that a text is, or None."""
+        token = await self.call(self.tokens.named, text)
+        self._asks_for_tokens = self._asks_for_tokens or token is not None
+        return token
 
     def require_within_roots(self, workspace: str, hint: str = "") -> None:
         """Refuse a workspace outside of the roots, early; workers look for themselves, where and when it counts.

@@ -6,19 +6,22 @@ follows. A heartbeat is a comment and has no id. The stream of a run ends with a
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from starlette.responses import StreamingResponse
 
+from statem_api.announcements import Watch
 from statem_api.callers import Caller, still_counts
-from statem_api.feed import encode_position, reached_by
+from statem_api.feed import RETRY_SECONDS, Told, encode_position, reached_by
 from statem_api.options import HEARTBEAT_SECONDS
 from statem_api.service import Service
+from statem_api.standing import RECHECK_SECONDS
 from statem_dist.deadline import LOOK_AGAIN_SECONDS
 from statem_dist.errors import Unavailable
 from statem_dist.eventlog import event_view
@@ -30,9 +33,6 @@ RETRY_MS = 2_000
 
 EVENTS_AT_ONCE = 500
 """Events that are read before the first of them is sent."""
-
-RECHECK_SECONDS = 1.0
-"""How often it is looked whether the token of whoever reads the feed still counts."""
 
 ENDED = ("finished", "cancelled")
 """Statuses after which nothing follows."""
@@ -124,8 +124,30 @@ async def changes(
             yield run, events
             if after < run.version:
                 continue
-            if not await watch.wait(run.version, HEARTBEAT_SECONDS):
+            moved = await _moved(service, caller, watch, run.version)
+            if moved is None:
+                return
+            if not moved:
                 yield None, ()
+
+
+async def _moved(service: Service, caller: Caller, watch: Watch, version: int) -> bool | None:
+    """Wait until a run has moved on: False when nothing has happened for a while, None when the caller is to go."""
+    quiet_since = time.monotonic()
+    while time.monotonic() - quiet_since < HEARTBEAT_SECONDS:
+        if await watch.wait(version, RECHECK_SECONDS):
+            return True
+        if await _counts(service, caller, RECHECK_SECONDS) is False:
+            return None
+    return False
+
+
+async def _counts(service: Service, caller: Caller, believed_seconds: float) -> bool | None:
+    """Return whether the caller's token still counts; None while the store cannot say."""
+    try:
+        return await service.standing.counts(caller.token, believed_seconds=believed_seconds)
+    except Unavailable:
+        return None
 
 
 async def feed_frames(
@@ -133,17 +155,34 @@ async def feed_frames(
 ) -> AsyncGenerator[bytes]:
     """Yield the commits of all runs with these labels after a position, and those to come, each with all its events."""
     yield format_sse_event(retry=RETRY_MS, id=encode_position(positions))
-    looked_at = time.monotonic()
-    async with aclosing(service.feed.listen(positions, HEARTBEAT_SECONDS)) as heard:
+    said_at = time.monotonic()
+    # Before the first commit it is looked anew; what was known when the request came may have changed.
+    believed_seconds = 0.0
+    async with aclosing(service.feed.listen(positions, RECHECK_SECONDS)) as heard:
         async for told in heard:
-            if time.monotonic() - looked_at > RECHECK_SECONDS:
-                looked_at = time.monotonic()
-                with suppress(Unavailable):
-                    if not await service.call(still_counts, service, caller):
-                        return
-            if told is None:
+            said = _feed_frame(caller, labels, positions, told)
+            counts = await _counts(service, caller, believed_seconds)
+            while counts is None and said is not None and not service.stopping:
+                # Nothing is told to somebody of whom it cannot be known whether it may still hear it.
                 yield KEEPALIVE_COMMENT
-            elif told.gap:
-                yield frame({"shard": told.shard}, id=encode_position(positions), event="gap")
-            elif reached_by(told, labels) and caller.reaches(told.labels):
-                yield frame(told.message, id=encode_position(positions))
+                await asyncio.sleep(RETRY_SECONDS)
+                counts = await _counts(service, caller, believed_seconds)
+            if counts is False or (counts is None and service.stopping):
+                return
+            believed_seconds = RECHECK_SECONDS
+            if said is None and time.monotonic() - said_at >= HEARTBEAT_SECONDS:
+                said = KEEPALIVE_COMMENT
+            if said is not None:
+                said_at = time.monotonic()
+                yield said
+
+
+def _feed_frame(caller: Caller, labels: dict[str, str], positions: Sequence[str], told: Told | None) -> bytes | None:
+    """Return what is said of an entry of the feed to a caller that asked for labels; None for nothing."""
+    if told is None:
+        return None
+    if told.gap:
+        return frame({"shard": told.shard}, id=encode_position(positions), event="gap")
+    if reached_by(told, labels) and caller.reaches(told.labels):
+        return frame(told.message, id=encode_position(positions))
+    return None

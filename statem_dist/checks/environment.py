@@ -63,10 +63,111 @@ WORKER_NAMES = frozenset(
 
 
 PROGRAM_NAMES = frozenset(
-    {"ENV", "EDITOR", "IFS", "PAGER", "PS4", "SHELLOPTS", "BASHOPTS", "CLASSPATH", "JAVA_TOOL_OPTIONS"}
+    {
+        # Shells, and what they and other programs start to edit, show or ask.
+        "BASHOPTS",
+        "BROWSER",
+        "CDPATH",
+        "EDITOR",
+        "ENV",
+        "FPATH",
+        "IFS",
+        "INPUTRC",
+        "LESS",
+        "LESSCLOSE",
+        "LESSOPEN",
+        "MANPAGER",
+        "PAGER",
+        "PROMPT_COMMAND",
+        "PS4",
+        "SHELLOPTS",
+        "SSH_ASKPASS",
+        "SUDO_ASKPASS",
+        "VISUAL",
+        "XDG_CONFIG_DIRS",
+        "XDG_CONFIG_HOME",
+        "ZDOTDIR",
+        # Tools that read options, or the names of further programs, from variables.
+        "CVS_RSH",
+        "GREP_OPTIONS",
+        "RSYNC_RSH",
+        "TAR_OPTIONS",
+        # Builds.
+        "AR",
+        "CC",
+        "CFLAGS",
+        "CPP",
+        "CPPFLAGS",
+        "CXX",
+        "CXXFLAGS",
+        "GNUMAKEFLAGS",
+        "LDFLAGS",
+        "MAKE",
+        "MAKEFILES",
+        "MAKEFLAGS",
+        "MFLAGS",
+        # Go; a prefix would take harmless names.
+        "GO111MODULE",
+        "GOAUTH",
+        "GOBIN",
+        "GOCACHE",
+        "GOCACHEPROG",
+        "GOENV",
+        "GOEXPERIMENT",
+        "GOFLAGS",
+        "GOINSECURE",
+        "GOMODCACHE",
+        "GONOPROXY",
+        "GONOSUMDB",
+        "GOPATH",
+        "GOPRIVATE",
+        "GOPROXY",
+        "GOROOT",
+        "GOSUMDB",
+        "GOTOOLCHAIN",
+        "GOTOOLDIR",
+        "GOVCS",
+        "GOWORK",
+        # Java.
+        "CLASSPATH",
+        "GRADLE_OPTS",
+        "JAVA_HOME",
+        "JAVA_OPTS",
+        "JAVA_TOOL_OPTIONS",
+        "JDK_JAVA_OPTIONS",
+        "MAVEN_ARGS",
+        "MAVEN_OPTS",
+        "_JAVA_OPTIONS",
+        # Libraries that load further ones.
+        "OPENSSL_CONF",
+        "OPENSSL_ENGINES",
+        "OPENSSL_MODULES",
+        "RUSTFLAGS",
+    }
 )
-PROGRAM_PREFIXES = ("BASH_", "DYLD_", "GCONV_", "GIT_", "LD_", "LUA_", "NODE_", "PERL", "PYTHON", "RUBY")
-"""Variables, and beginnings of their names, that decide which code a program runs, next to ``WORKER_NAMES``."""
+PROGRAM_PREFIXES = (
+    "BASH_",
+    "CARGO_",
+    "CGO_",
+    "DYLD_",
+    "GCONV_",
+    "GIT_",
+    "LD_",
+    "LUA_",
+    "NODE_",
+    "PERL",
+    "PIP_",
+    "PYTEST_",
+    "PYTHON",
+    "RUBY",
+    "RUSTC",
+    "RUSTDOC",
+    "RUSTUP_",
+    "UV_",
+)
+NPM_PREFIX = "npm_config_"
+"""Variables, and beginnings of their names, that decide which code a program runs, next to ``WORKER_NAMES``.
+Npm reads its own in small and in capital letters."""
 
 STORE_WITHHELD = "STATEM_STORE_WITHHELD"
 """Set for commands on a worker whose store they cannot reach: a ``statem-dist`` that they call says so, where it would
@@ -112,9 +213,16 @@ def decides_what_runs(name: str) -> bool:
     """Return whether a variable of that name can make a harmless command run somebody else's code.
 
     Whoever may start a given runbook, and no other, must not be able to change what its commands are by ``PATH`` or
-    ``LD_PRELOAD``. The list cannot be complete, because any program may have such a variable of its own.
+    ``LD_PRELOAD``, nor by the options of shells, of ``make``, ``tar``, ``git`` and pagers, of the package managers and
+    builds of Python, Node, Rust, Go, C and Java, and of pytest. The list cannot be complete, because any program may
+    have such a variable of its own.
     """
-    return name in WORKER_NAMES or name in PROGRAM_NAMES or name.startswith(PROGRAM_PREFIXES)
+    return (
+        name in WORKER_NAMES
+        or name in PROGRAM_NAMES
+        or name.startswith(PROGRAM_PREFIXES)
+        or name.lower().startswith(NPM_PREFIX)
+    )
 
 
 def inline_environment(caller_env: Mapping[str, str], statem_vars: Mapping[str, str]) -> dict[str, str]:

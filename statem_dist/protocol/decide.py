@@ -748,7 +748,7 @@ def _unpause(run: Run, by: Actor, now: int) -> list[Event]:
         raise Conflict(
             f"Run {run.id!r} is not paused.",
             hint="To take up a run again, `statem-dist start` it.",
-            details={"run_id": run.id, "current": run.node, "status": run.status},
+            details={"run_id": run.id, "current": run.node, "run_status": run.status},
         )
     return _follow(run, [RunUnpaused(now, by)], now, None)
 
@@ -757,7 +757,7 @@ def _refuse_finished(run: Run) -> None:
     if run.status == "finished":
         raise Conflict(
             f"Run {run.id!r} has finished already, on {run.node!r}: there is nothing to hold or to end.",
-            details={"run_id": run.id, "current": run.node, "status": run.status},
+            details={"run_id": run.id, "current": run.node, "run_status": run.status},
         )
 
 

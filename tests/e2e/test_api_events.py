@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
-from itertools import groupby, islice
+from itertools import count, groupby, islice
 from typing import Any
 
 import pytest
 from ag_ui.core import Event as AgUiEvent
 from pydantic import TypeAdapter
 
+from statem_api.options import HEARTBEAT_SECONDS
+from statem_dist.store import keys
 from tests.support.programs import Site
 from tests.support.service import WAIT, Api, Caller, Stream, serve
 
@@ -104,6 +107,9 @@ def test_a_nonsense_position_is_refused(api: Api) -> None:
     for path in ("/v1/runs/r/events", "/v1/runs/r/agui", "/v1/events"):
         headers = {"Accept": "text/event-stream", "Last-Event-ID": "nonsense!"}
         assert caller.http.get(path, headers=headers).status_code in (400, 422)
+    for never_told in ("0.0", "0.9999", "99999.0"):
+        headers = {"Accept": "text/event-stream", "Last-Event-ID": never_told}
+        assert caller.http.get("/v1/runs/r/agui", headers=headers).status_code == 400
 
 
 def test_a_stream_ends_when_its_token_is_revoked(api: Api) -> None:
@@ -129,6 +135,34 @@ def test_a_stream_ends_when_its_token_is_revoked(api: Api) -> None:
         stop.set()
         mover.join()
     assert admin.get("/v1/runs/r")["version"] > max(numbers, default=0)
+
+
+def test_who_is_revoked_hears_not_even_the_next_commit(api: Api) -> None:
+    """Also right after the stream was opened: what is committed after that is not told, and the stream ends."""
+    admin = api.caller("admin")
+    admin.start(TWO)
+    text = api.token("viewer")
+    with Caller(api.url, text).stream("/v1/events") as feed:
+        messages = iter(feed)
+        assert "id" in next(messages)
+        admin.ask("DELETE", f"/v1/tokens/{text.split('_')[1]}", expect=200)
+        admin.post("/v1/runs/r/save", {"skip_hooks": True})
+        assert [each for each in messages if "data" in each] == []
+
+
+@pytest.mark.parametrize("path", ["/v1/events", "/v1/runs/r/events", "/v1/runs/r/agui"])
+def test_a_stream_without_news_ends_when_its_token_is_revoked(api: Api, path: str) -> None:
+    """Within seconds, long before anything else would have woken it."""
+    admin = api.caller("admin")
+    admin.start(TWO)
+    text = api.token("viewer")
+    with Caller(api.url, text).stream(path) as stream:
+        messages = iter(stream)
+        next(messages)
+        admin.ask("DELETE", f"/v1/tokens/{text.split('_')[1]}", expect=200)
+        revoked = time.monotonic()
+        assert all("comment" not in each for each in messages)
+        assert time.monotonic() - revoked < HEARTBEAT_SECONDS / 2
 
 
 def save_until(caller: Caller, stop: threading.Event) -> None:
@@ -172,6 +206,24 @@ def test_the_feed_tells_each_commit_once(api: Api) -> None:
         version = caller.get(f"/v1/runs/{run_id}")["version"]
         assert told[run_id] == list(range(4, version + 1))
     assert sorted(told) == ["r1", "r3", "r5"]
+
+
+def test_labels_are_those_of_the_run_that_there_is_now(api: Api) -> None:
+    """Where a store was emptied and another run has the id, those who may hear of the old one hear nothing of it."""
+    caller = api.caller()
+    with caller.stream("/v1/events?label=team=a") as stream:
+        messages = stream.messages()
+        caller.start(TWO, labels={"team": "a"})
+        assert json.loads(next(messages)["data"])["run_id"] == "r"
+        api.site.redis("FLUSHALL")
+        caller.start(TWO, labels={"team": "b"})
+        assert next(messages)["event"] == "gap"
+        # Of this shard everything is told from here on.
+        go(caller, "b")
+        other = next(name for name in map(str, count()) if keys.shard_of(name) == keys.shard_of("r"))
+        caller.start(TWO, other, labels={"team": "a"})
+        told = json.loads(next(messages)["data"])
+    assert (told["run_id"], told["labels"]) == (other, {"team": "a"})
 
 
 def _finished(caller: Caller, commit: dict[str, Any]) -> bool:
@@ -300,6 +352,43 @@ def test_frames_go_on_after_the_one_that_was_seen(api: Api) -> None:
         with caller.stream("/v1/runs/r/agui", **{"Last-Event-ID": str(whole[cut]["#"])}) as stream:
             rest = list(islice(stream.messages(), len(whole) - cut - 1))
         assert [each["id"] for each in rest] == [each["#"] for each in whole[cut + 1 :]]
+
+
+def test_what_was_told_stays_so_when_the_runbook_changes(api: Api) -> None:
+    """Each frame names the exits of the runbook that the run followed then, live and to who comes back much later."""
+    caller = api.caller()
+    begun = caller.start(TWO)["version"]
+    back = {"Last-Event-ID": f"{begun}.9999"}
+    other = "initial: b\nnodes: {b: {}, d: {}, e: {}}\nedges: [{from: b, to: d}, {from: d, to: e}]\n"
+    third = "initial: x\nnodes: {x: {}, y: {}}\nedges: [{from: x, to: y}]\n"
+
+    def move() -> None:
+        go(caller, "b")
+        caller.post("/v1/runs/r/rebind", {"text": other})
+        go(caller, "d")
+        caller.post(f"/v1/runs{WAIT}", {"text": third, "run_id": "r", "on_existing": "restart"})
+        go(caller, "y")
+
+    with caller.stream("/v1/runs/r/agui", **back) as stream:
+        mover = threading.Thread(target=move)
+        mover.start()
+        live = frames_of(stream.messages(), "never-until-the-end")
+        mover.join()
+    require_lawful(live)
+    with caller.stream("/v1/runs/r/agui", **back) as stream:
+        assert frames_of(stream.messages(), "never-until-the-end") == live
+    state: dict[str, Any] = {}
+    seen: list[tuple[str, list[str]]] = []
+    for each in live:
+        if each["type"] == "STATE_SNAPSHOT":
+            state = dict(each["snapshot"])
+        elif each["type"] == "STATE_DELTA":
+            state |= {patch["path"].removeprefix("/"): patch["value"] for patch in each["delta"]}
+        seen.append((state.get("state", ""), state.get("next", [])))
+    told = [at for at, _ in groupby(seen) if at[0]]
+    assert told == [("a", ["b"]), ("b", ["a", "c"]), ("b", ["d"]), ("d", ["e"]), ("x", ["y"]), ("y", [])]
+    shown = caller.get("/v1/runs/r")
+    assert state["runbook"].endswith(shown["spec_hash"])
 
 
 def post_execution(caller: Caller, body: dict[str, Any]) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ import pytest
 from statem_dist.checks.environment import (
     RUN_NAMES,
     SECRET_NAMES,
+    decides_what_runs,
     inline_environment,
     statem_variables,
     without_credentials,
@@ -111,3 +112,55 @@ def test_secrets_do_not_leak_even_when_asked_for(name: str) -> None:
     """No way of giving a secret, by value or by name, gets it into a check."""
     assert name not in inline_environment(SECRETS, {})
     assert name not in worker_environment(SECRETS, {name: "given"}, (name,), {})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "PATH",
+        "HOME",
+        "LD_PRELOAD",
+        "BASH_ENV",
+        "PYTHONPATH",
+        "GIT_SSH_COMMAND",
+        "NODE_OPTIONS",
+        "MAKEFLAGS",
+        "MAKEFILES",
+        "GNUMAKEFLAGS",
+        "TAR_OPTIONS",
+        "PIP_INDEX_URL",
+        "PYTEST_ADDOPTS",
+        "PYTEST_PLUGINS",
+        "npm_config_script_shell",
+        "NPM_CONFIG_REGISTRY",
+        "CARGO_HOME",
+        "CARGO_BUILD_RUSTC_WRAPPER",
+        "RUSTC",
+        "RUSTC_WRAPPER",
+        "RUSTFLAGS",
+        "GOFLAGS",
+        "GOPATH",
+        "GOROOT",
+        "GOTOOLCHAIN",
+        "CGO_CFLAGS",
+        "PROMPT_COMMAND",
+        "SSH_ASKPASS",
+        "LESSOPEN",
+        "LESSCLOSE",
+        "CC",
+        "LDFLAGS",
+        "OPENSSL_CONF",
+        "XDG_CONFIG_HOME",
+    ],
+)
+def test_what_decides_which_code_runs_is_known(name: str) -> None:
+    """Whoever may not choose the runbook may not choose these either."""
+    assert decides_what_runs(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["TASK", "GOAL", "GOOD", "SEED", "PIPELINE", "RUST_LOG", "CCC", "npm", "MAKER", "LANE"]
+)
+def test_what_only_begins_alike_is_harmless(name: str) -> None:
+    """Names that are a run's own stay free."""
+    assert not decides_what_runs(name)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from starlette.responses import Response
 
@@ -35,7 +35,7 @@ LastEventId = Annotated[
 ]
 Accept = Annotated[str, Header(description=f"`{STREAM}` for a live stream.")]
 
-_FRAME_ID = re.compile(r"(\d{1,15})\.(\d{1,4})")
+_FRAME_ID = re.compile(r"([0-9]{1,15})\.([0-9]{1,4})")
 
 _STREAMS: dict[int | str, dict[str, Any]] = {
     200: {
@@ -112,7 +112,7 @@ async def feed(
 # --- AG-UI -----------------------------------------------------------------------------------------------------------
 
 
-class Camel(BaseModel):
+class Camel(bodies.Text):
     """AG-UI's bodies: camel case, and more fields than we know are no mistake."""
 
     model_config = ConfigDict(extra="allow", alias_generator=to_camel, populate_by_name=True)
@@ -153,7 +153,7 @@ async def run_agui(
     seen = None
     if last_event_id is not None:
         found = _FRAME_ID.fullmatch(last_event_id)
-        if found is None:
+        if found is None or not 1 <= int(found[1]) <= run.version:
             raise BadRequest(
                 "`Last-Event-ID` is none of this stream.", hint="Leave it out to begin with where it stands."
             )
