@@ -11,7 +11,7 @@ from statem_api import bodies, shapes
 from statem_api.answers import Keyed, answer, described
 from statem_api.callers import Calling
 from statem_api.service import Service, Serving
-from statem_dist.errors import NotFound
+from statem_dist.errors import NotAuthorised, NotFound
 from statem_dist.protocol.graph import Runbook
 from statem_dist.registry import Registration
 from statem_dist.runbook import drawing, parse
@@ -43,8 +43,17 @@ async def validate(body: bodies.RunbookValidate, service: Serving, caller: Calli
     "", status_code=201, responses=described(of_201=shapes.Runbook, of_200=shapes.Runbook), summary="Register a runbook"
 )
 async def register(body: bodies.RunbookRegister, service: Serving, caller: Calling, asked: Keyed) -> Response:
-    """Register a runbook; its name stands for this version from now on. The same text again answers 200."""
+    """Register a runbook; its name stands for this version from now on. The same text again answers 200.
+
+    A registered runbook is there for everybody: it takes an admin without labels.
+    """
     caller.require("admin", "register runbooks")
+    if caller.labels:
+        raise NotAuthorised(
+            "A token with labels may not register runbooks: they are for the runs of everybody.",
+            hint="It takes an admin's token without labels.",
+            details={"labels": caller.labels},
+        )
     parsed = await service.call(parse, body.text, source=body.source, format=body.format)
 
     def keep() -> tuple[Registration, bool]:
