@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from hashlib import sha256
 from pathlib import Path
@@ -41,6 +42,8 @@ from statem_dist.store.base import Snapshot
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
 PAGE_MAX = 500
+
+logger = logging.getLogger(__name__)
 
 
 class Started(Struct, frozen=True):
@@ -99,7 +102,9 @@ async def create(body: bodies.RunCreate, service: Serving, caller: Calling, aske
 
 
 @router.post("/bulk", responses=described(of_200=shapes.RunsCreated), summary="Start many runs")
-async def create_many(body: bodies.RunsCreate, service: Serving, caller: Calling, asked: Keyed) -> Response:
+async def create_many(
+    request: Request, body: bodies.RunsCreate, service: Serving, caller: Calling, asked: Keyed
+) -> Response:
     """Start up to 1,000 runs in one request; each has an answer of its own, in the order of the request.
 
     A repeated request (`Idempotency-Key`) starts nothing twice.
@@ -117,6 +122,13 @@ async def create_many(body: bodies.RunsCreate, service: Serving, caller: Calling
             started = _start(service, caller, wanted, runbook, run_id, terms)
         except StatemError as error:
             return {"problem": problems.document_of(error)}
+        except Exception:
+            # The runs before it were started: a defect in one of them must not hide what came of the others.
+            logger.exception("request %s failed at its run %d", request.state.request_id, number)
+            defect = problems.problem(
+                500, "error", "The service failed to start this run.", hint=problems.KINDS["error"]
+            )
+            return {"problem": msgspec.json.decode(defect.body)}
         made = {
             "run": views.run_summary(started.settled.run),
             "created": started.created,
@@ -256,7 +268,14 @@ def _place(service: Service, body: bodies.RunCreate, run_id: str, existing: Run 
     else:
         folder = Path(service.options.scratch or service.settings.state_dir / "workspaces") / run_id
         service.require_within_roots(str(folder), "Name a `workspace`, or start the service with --workspaces DIR.")
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Invalid(
+                f"The folder {folder} for this run cannot be made: {error.strerror}.",
+                hint="Name a `workspace`, or start the service with --workspaces DIR.",
+                details={"workspace": str(folder)},
+            ) from error
         workspace = str(folder)
     return Place(
         workspace=workspace,
@@ -385,6 +404,8 @@ async def export(run_id: bodies.RunId, service: Serving, caller: Calling) -> Res
 async def import_(request: Request, service: Serving, caller: Calling) -> Response:
     """Take over a run from a file that `export` gave, and go on with it. A file that was cut off or changed is refused.
 
+    So is one that lacks a runbook that the run has followed, or has one whose hash is not that of its text. The file of
+    a long run may be larger than the bodies that the service accepts: `statem-dist api --body-limit MIB` raises that.
     Where runs start from registered runbooks alone, one of another runbook is refused, too.
     """
     caller.require("admin", "import runs")
