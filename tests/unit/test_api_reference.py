@@ -26,6 +26,19 @@ def test_every_operation_says_what_it_does() -> None:
         assert operation["description"]
 
 
+def test_the_reference_tells_what_answers_hold() -> None:
+    """The fields of a good answer stand with its operation, and those of what it holds as well."""
+    operations = reference().split("#### `")[1:]
+    moved = next(part for part in operations if part.startswith("POST /v1/runs/{run_id}/goto`"))
+    assert "Answers 200 or 202: " in moved
+    assert "`outcome`" in moved
+    assert "`results` (`id`, `type`" in moved
+    assert "Problems: 404, 409, 412." in moved
+    tokens = next(part for part in operations if part.startswith("GET /v1/tokens`"))
+    assert "`items` (`id`, `name`, `role`, `labels`, `state`" in tokens
+    assert "Answers 200: `application/x-ndjson`." in reference()
+
+
 def test_every_error_has_a_page() -> None:
     """Whatever error the library raises, the service explains its kind."""
 

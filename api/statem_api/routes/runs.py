@@ -440,7 +440,7 @@ def shown_document(run: Run) -> Run:
     return replace(run, place=replace(run.place, env=dict.fromkeys(run.place.env, WITHHELD)))
 
 
-@router.get("/{run_id}/next", responses=described(404, of_200=shapes.Items), summary="The ways out")
+@router.get("/{run_id}/next", responses=described(404, of_200=shapes.ExitList), summary="The ways out")
 async def next_(run_id: bodies.RunId, service: Serving, caller: Calling) -> Response:
     """Show the edges out of the current node."""
     run = await service.call(reached, service, caller, run_id)
@@ -489,7 +489,9 @@ async def node(
     return answer(views.one_node(run, runbook, found), version=run.version)
 
 
-@router.get("/{run_id}/questions", responses=described(404, of_200=shapes.Items), summary="What a transition would ask")
+@router.get(
+    "/{run_id}/questions", responses=described(404, of_200=shapes.QuestionList), summary="What a transition would ask"
+)
 async def questions(
     run_id: bodies.RunId,
     target: Annotated[str, Query(min_length=1, max_length=500, description="Where the transition would lead.")],
@@ -536,7 +538,7 @@ async def history(
     return answer(data, version=run.version)
 
 
-@router.get("/{run_id}/evidence", responses=described(404, of_200=shapes.Items), summary="What stood behind it")
+@router.get("/{run_id}/evidence", responses=described(404, of_200=shapes.BackingList), summary="What stood behind it")
 async def evidence(run_id: bodies.RunId, service: Serving, caller: Calling) -> Response:
     """Tell what stood behind each transition: verified, decided, attested or judged, and by whom."""
 

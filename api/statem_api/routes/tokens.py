@@ -43,7 +43,7 @@ async def create(body: bodies.TokenCreate, service: Serving, caller: Calling, as
     return answer(await service.call(make), 201, headers={"Cache-Control": "no-store"})
 
 
-@router.get("/tokens", responses=described(of_200=shapes.Items), summary="List the tokens")
+@router.get("/tokens", responses=described(of_200=shapes.TokenList), summary="List the tokens")
 async def list_(service: Serving, caller: Calling) -> Response:
     """List the tokens, newest first, without their texts; an admin with labels sees those that have all of them."""
     caller.require("admin", "list tokens")
@@ -55,7 +55,7 @@ async def list_(service: Serving, caller: Calling) -> Response:
     return answer({"items": await service.call(look)})
 
 
-@router.delete("/tokens/{token}", responses=described(404, of_200=shapes.Shape), summary="Revoke a token")
+@router.delete("/tokens/{token}", responses=described(404, of_200=shapes.Token), summary="Revoke a token")
 async def revoke(token: TokenId, service: Serving, caller: Calling) -> Response:
     """End a token at once, also where a stream is open under it. Once more changes nothing.
 
