@@ -13,7 +13,7 @@ from statem_api.callers import Calling
 from statem_api.service import Service, Serving
 from statem_dist.errors import NotAuthorised, NotFound
 from statem_dist.protocol.graph import Runbook
-from statem_dist.registry import Registration
+from statem_dist.registry import Registration, registration_view
 from statem_dist.runbook import drawing, parse
 from statem_dist.runbook.problems import warnings_view
 from statem_dist.runbook.svg import svg
@@ -138,11 +138,6 @@ def drawn(runbook: Runbook, marks: drawing.Marks, format: str) -> Response:
     draw = {"mermaid": drawing.mermaid, "dot": drawing.dot, "svg": svg}[format]
     headers = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
     return Response(draw(runbook, marks), 200, headers, DRAWINGS[format])
-
-
-def registration_view(made: Registration) -> dict[str, Any]:
-    """Return a registration as plain data."""
-    return {"name": made.name, "hash": made.hash, "registered_at": made.at, "by": made.by, "current": made.current}
 
 
 def runbook_view(runbook: Runbook) -> dict[str, Any]:
