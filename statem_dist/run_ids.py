@@ -11,8 +11,8 @@ from statem_dist.errors import Invalid, NotFound
 RUN_ID_LENGTH_MAX = 200
 """Characters of a run id; it becomes part of keys, file names and environment variables."""
 
-QUEUE_NAME_LENGTH_MAX = 100
-"""Characters of the name of a queue."""
+QUEUE_NAME = re.compile(r"[A-Za-z0-9._-]+")
+"""What the whole name of a queue must match."""
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 """Ids and queue names at the service: letters, digits, ``.``, ``_`` and ``-``; they become parts of keys and paths."""
@@ -44,21 +44,20 @@ def clean_run_id(text: str) -> str:
     return cleaned
 
 
-def require_name(text: str, what: str, length_max: int = RUN_ID_LENGTH_MAX) -> None:
+def require_name(text: str, what: str) -> None:
     """Refuse a name that came from elsewhere and that the service could not be asked for.
 
     Args:
         text: the name.
         what: what it is, as the beginning of a sentence.
-        length_max: how many characters it may have.
 
     Raises:
         Invalid: it has other characters than a name may have, or too many.
     """
-    if len(text) > length_max or not re.fullmatch(NAME_PATTERN, text):
+    if len(text) > RUN_ID_LENGTH_MAX or not re.fullmatch(NAME_PATTERN, text):
         raise Invalid(
-            f"{what} {text[:length_max]!r} cannot be used.",
-            hint=f"Up to {length_max} letters, digits, '.', '_' and '-', the first one a letter or a digit.",
+            f"{what} {text[:RUN_ID_LENGTH_MAX]!r} cannot be used.",
+            hint=f"Up to {RUN_ID_LENGTH_MAX} letters, digits, '.', '_' and '-', the first one a letter or a digit.",
         )
 
 

@@ -24,7 +24,7 @@ from statem_dist.history import events_after
 from statem_dist.protocol.events import Event, RunCreated, RunImported, RunRebound, RunRestarted
 from statem_dist.protocol.evolve import replay
 from statem_dist.protocol.model import SCHEMA, Place, Run
-from statem_dist.run_ids import QUEUE_NAME_LENGTH_MAX, require_name
+from statem_dist.run_ids import QUEUE_NAME, require_name
 from statem_dist.runbook import Format, Parsed, format_of, parse
 from statem_dist.store.base import Store
 from statem_dist.store.codec import StoredRunbook
@@ -167,8 +167,8 @@ def _require_usable(run: Run, events: Sequence[Event], runbooks: Sequence[Stored
         Invalid: its id or its queue cannot be named, or its runbook or its node is missing.
     """
     require_name(run.id, "The run id")
-    if run.place.queue is not None:
-        require_name(run.place.queue, "The queue", QUEUE_NAME_LENGTH_MAX)
+    if run.place.queue is not None and not QUEUE_NAME.fullmatch(run.place.queue):
+        raise Invalid(f"The queue {run.place.queue!r} cannot be served.", details={"queue": run.place.queue})
     by_hash = {stored.runbook.hash: stored.runbook for stored in runbooks}
     if missing := [digest for digest in _followed(events) if digest not in by_hash]:
         raise Invalid(

@@ -8,7 +8,7 @@ from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from statem_dist.run_ids import NAME_PATTERN as NAME
-from statem_dist.run_ids import QUEUE_NAME_LENGTH_MAX, RUN_ID_LENGTH_MAX
+from statem_dist.run_ids import RUN_ID_LENGTH_MAX
 
 BULK_MAX = 1_000
 """Runs in one bulk request."""
@@ -27,7 +27,7 @@ CheckId = Annotated[
 ]
 
 NewRunId = Annotated[str, StringConstraints(pattern=NAME, max_length=RUN_ID_LENGTH_MAX)]
-QueueName = Annotated[str, StringConstraints(pattern=NAME, max_length=QUEUE_NAME_LENGTH_MAX)]
+QueueName = Annotated[str, StringConstraints(pattern=NAME, max_length=100)]
 Executor = Annotated[str, StringConstraints(pattern=r"^docker:[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=200)]
 NodeName = Annotated[str, StringConstraints(min_length=1, max_length=500)]
 LabelKey = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$", max_length=100)]

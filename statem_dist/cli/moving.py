@@ -25,6 +25,7 @@ from statem_dist.cli.session import (
 )
 from statem_dist.errors import CancelledRun, Conflict, ExitCode, Invalid, NotFound, PausedRun, StatemError, Usage
 from statem_dist.protocol.model import Confirmations
+from statem_dist.run_ids import NAME_PATTERN, QUEUE_NAME
 
 if TYPE_CHECKING:
     from statem_dist.follow import Settled
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 
 HASH_SHOWN = 12
 """Characters of a runbook's hash that people are shown; the JSON has all of it."""
-
-_QUEUE_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 WaitOption = Annotated[bool, Option("--wait/--no-wait", help="Wait for the end, or only submit.")]
 TimeoutOption = Annotated[
@@ -285,7 +284,7 @@ def save(
 
 def _require_queue_name(queue: str | None) -> None:
     """Refuse a name that no worker could be told to serve: its option has commas between names."""
-    if queue is not None and not _QUEUE_NAME.fullmatch(queue):
+    if queue is not None and not QUEUE_NAME.fullmatch(queue):
         raise Invalid(f"The queue {queue!r} cannot be served.", hint="Use letters, digits, '.', '_' and '-'.")
 
 
@@ -297,8 +296,6 @@ def _registered(at: Session, name: str) -> Runbook | None:
     Raises:
         NotFound: there is neither.
     """
-    from statem_dist.run_ids import NAME_PATTERN
-
     if at.service is None or os.path.lexists(name) or not re.fullmatch(NAME_PATTERN, name):
         return None
     try:

@@ -647,6 +647,7 @@ def test_a_file_that_was_sealed_anew_is_not_believed(desk: Desk) -> None:
         ("run id", lines(("sealed-anew", "../x y"))),
         ("run id", lines(("sealed-anew", "x" * 201))),
         ("run id", lines(("sealed-anew", "x\\n"))),
+        ("queue", lines(('"workspace":', '"queue":"a,b","workspace":'))),
         ("SHA-256 of its text", lines((hash_, false_hash))),
         ("not in the file", without_runbook),
         ("no such node", lines(('"target":"b"', '"target":"gone"'), ('"node":"b"', '"node":"gone"'))),
