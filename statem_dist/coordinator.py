@@ -131,11 +131,7 @@ class Coordinator:
         if applied is None:
             first = events[0]
             assert isinstance(first, RunCreated | RunImported), "a run begins with its creation"
-            raise Conflict(
-                f"Run {first.run_id!r} exists already.",
-                hint="It cannot be taken over a second time.",
-                details={"run_id": first.run_id},
-            )
+            raise run_exists(first.run_id)
         return applied.run
 
     def record(self, run: Run, command: RecordOutcomes) -> Applied:
@@ -202,6 +198,15 @@ class Coordinator:
         if hinted:
             waits.append(min(self._grace_ms * 2 ** min(snapshot.hints, 20), REMIND_MS_MAX))
         return max(1, min(waits, default=self._grace_ms))
+
+
+def run_exists(run_id: str) -> Conflict:
+    """Return the error for a run that would be taken over and is there already."""
+    return Conflict(
+        f"Run {run_id!r} exists already.",
+        hint="It cannot be taken over a second time.",
+        details={"run_id": run_id},
+    )
 
 
 def run_not_found(run_id: str) -> NotFound:

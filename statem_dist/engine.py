@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from statem_dist.carrier import Carrier, OnLeftover, OnWaiting
-from statem_dist.coordinator import NO_TERMS, Coordinator, Terms
+from statem_dist.coordinator import NO_TERMS, Coordinator, Terms, run_exists
 from statem_dist.deadline import LOOK_AGAIN_SECONDS, NEVER, Deadline
 from statem_dist.decisions import Decision, decisions_of
 from statem_dist.dispatch import dispatcher_for
@@ -576,6 +576,9 @@ class Engine:
         Raises:
             Conflict: there is a run of that id already.
         """
+        if self.store.load(parcel.run.id) is not None:
+            # So that nothing at all is written then; a run that is made meanwhile is refused below.
+            raise run_exists(parcel.run.id)
         for stored in parcel.runbooks:
             self.store.save_runbook(stored)
         return self._coordinator.adopt(parcel.events)

@@ -7,6 +7,9 @@ list of what it starts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import msgspec
 from msgspec import Struct
 
@@ -69,7 +72,7 @@ class Registry:
             details={"runbook": wanted},
         )
 
-    def list(self) -> list[Registration]:
+    def list(self) -> Sequence[Registration]:
         """Return every registered version, by name, the newest first."""
         current = self._names()
         documents = self._store.call("HVALS", keys.REGISTERED)
@@ -87,3 +90,8 @@ class Registry:
     def _names(self) -> dict[str, str]:
         flat = self._store.call("HGETALL", keys.NAMED)
         return {bytes(flat[i]).decode(): bytes(flat[i + 1]).decode() for i in range(0, len(flat), 2)}
+
+
+def registration_view(made: Registration) -> dict[str, Any]:
+    """Return a registration as commands and the service show it."""
+    return {"name": made.name, "hash": made.hash, "registered_at": made.at, "by": made.by, "current": made.current}

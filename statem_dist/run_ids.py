@@ -11,6 +11,12 @@ from statem_dist.errors import Invalid, NotFound
 RUN_ID_LENGTH_MAX = 200
 """Characters of a run id; it becomes part of keys, file names and environment variables."""
 
+QUEUE_NAME = re.compile(r"[A-Za-z0-9._-]+")
+"""What the whole name of a queue must match."""
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+"""Ids and queue names at the service: letters, digits, ``.``, ``_`` and ``-``; they become parts of keys and paths."""
+
 
 def no_active_run(state_dir: str, why: str = "") -> NotFound:
     """Return the error for a command that names no run where none was started; ``why`` begins its hint."""
@@ -36,6 +42,23 @@ def clean_run_id(text: str) -> str:
             hint="Choose a shorter one, and keep the rest in labels.",
         )
     return cleaned
+
+
+def require_name(text: str, what: str) -> None:
+    """Refuse a name that came from elsewhere and that the service could not be asked for.
+
+    Args:
+        text: the name.
+        what: what it is, as the beginning of a sentence.
+
+    Raises:
+        Invalid: it has other characters than a name may have, or too many.
+    """
+    if len(text) > RUN_ID_LENGTH_MAX or not re.fullmatch(NAME_PATTERN, text):
+        raise Invalid(
+            f"{what} {text[:RUN_ID_LENGTH_MAX]!r} cannot be used.",
+            hint=f"Up to {RUN_ID_LENGTH_MAX} letters, digits, '.', '_' and '-', the first one a letter or a digit.",
+        )
 
 
 def new_run_id(name: str) -> str:

@@ -3,6 +3,9 @@
 The first line says what follows, then come the runbooks, then the events in order, and the last line holds the SHA-256
 of everything before it. Brought into another store, the events make the very same run: they are all that a run is. The
 values of its variables stay behind, because a file is passed on.
+
+The SHA-256 tells of accidents alone, because whoever changes a file can compute it anew. So nothing that a file says is
+believed that can be looked at: a runbook is what its text says, and its hash is that of its text.
 """
 
 from __future__ import annotations
@@ -15,12 +18,14 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from statem_dist.errors import Invalid
+from statem_dist.errors import Invalid, RunbookInvalid
 from statem_dist.eventlog import WITHHELD
 from statem_dist.history import events_after
 from statem_dist.protocol.events import Event, RunCreated, RunImported, RunRebound, RunRestarted
 from statem_dist.protocol.evolve import replay
 from statem_dist.protocol.model import SCHEMA, Place, Run
+from statem_dist.run_ids import QUEUE_NAME, require_name
+from statem_dist.runbook import Format, Parsed, format_of, parse
 from statem_dist.store.base import Store
 from statem_dist.store.codec import StoredRunbook
 
@@ -68,9 +73,7 @@ def pack(store: Store, run: Run) -> Iterator[bytes]:
         run: the run; the file ends with its version.
     """
     events = [_without_secrets(event) for _, event in events_after(store, run, 0)]
-    bindings = (RunCreated, RunImported, RunRebound, RunRestarted)
-    digests = dict.fromkeys(event.runbook for event in events if isinstance(event, bindings))
-    stored = [found for digest in digests if (found := store.runbook(digest)) is not None]
+    stored = [found for digest in _followed(events) if (found := store.runbook(digest)) is not None]
     hashed = sha256()
     lines: list[Any] = [Head(run_id=run.id, runbooks=len(stored), events=len(events)), *stored, *events]
     for line in lines:
@@ -84,7 +87,8 @@ def unpack(text: bytes) -> Parcel:
     """Return what a file holds.
 
     Raises:
-        Invalid: it is no such file, it was cut off or changed, or its events make no run; the message names the line.
+        Invalid: it is no such file, it was cut off or changed, its events make no run, or a run that could not go on
+            here; the message names the line, or what is missing.
     """
     lines = text.split(b"\n")
     if lines and not lines[-1]:
@@ -107,9 +111,13 @@ def unpack(text: bytes) -> Parcel:
             f"Line {expected}: the SHA-256 there is not that of the lines before: the file was changed.",
             hint="Export the run again.",
         )
-    runbooks = tuple(_decoded(_runbook_decoder, lines, 1 + number) for number in range(head.runbooks))
+    runbooks = tuple(
+        _read_again(_decoded(_runbook_decoder, lines, 1 + number), 2 + number) for number in range(head.runbooks)
+    )
     events = tuple(_decoded(_event_decoder, lines, 1 + head.runbooks + number) for number in range(head.events))
-    return Parcel(runbooks, events, _run_of(head, events))
+    run = _run_of(head, events)
+    _require_usable(run, events, runbooks)
+    return Parcel(runbooks, events, run)
 
 
 def _run_of(head: Head, events: Sequence[Event]) -> Run:
@@ -117,8 +125,66 @@ def _run_of(head: Head, events: Sequence[Event]) -> Run:
         raise Invalid(f"Line {2 + head.runbooks}: the first event does not begin the run {head.run_id!r}.")
     try:
         return replay(events)
-    except (AssertionError, LookupError, ValueError) as error:
+    except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise Invalid(f"The events make no run: {error}.", hint="Export the run again.") from error
+
+
+def _read_again(stored: StoredRunbook, line: int) -> StoredRunbook:
+    """Return a runbook as its text says it: what else a file says of it is not to be believed."""
+    parsed = _parsed(stored, line)
+    if stored.runbook.hash != parsed.runbook.hash:
+        raise Invalid(
+            f"Line {line}: the hash of the runbook {stored.runbook.name!r} is not the SHA-256 of its text.",
+            hint="Export the run again.",
+            details={"hash": stored.runbook.hash, "expected": parsed.runbook.hash},
+        )
+    return replace(stored, runbook=parsed.runbook)
+
+
+def _parsed(stored: StoredRunbook, line: int) -> Parsed:
+    # The language is not kept with a text; mostly its name tells it.
+    first = format_of(stored.source)
+    second: Format = "yaml" if first == "json" else "json"
+    try:
+        return parse(stored.text, source=stored.source, format=first)
+    except RunbookInvalid as error:
+        try:
+            return parse(stored.text, source=stored.source, format=second)
+        except RunbookInvalid:
+            raise Invalid(f"Line {line}: the text there is no runbook: {error.message}") from error
+
+
+def _followed(events: Sequence[Event]) -> list[str]:
+    """Return the hashes of the runbooks that a run has followed, in that order."""
+    bindings = (RunCreated, RunImported, RunRebound, RunRestarted)
+    return list(dict.fromkeys(event.runbook for event in events if isinstance(event, bindings)))
+
+
+def _require_usable(run: Run, events: Sequence[Event], runbooks: Sequence[StoredRunbook]) -> None:
+    """Refuse a run that nobody could ask for, or that could not be shown.
+
+    Raises:
+        Invalid: its id or its queue cannot be named, or its runbook or its node is missing.
+    """
+    require_name(run.id, "The run id")
+    if run.place.queue is not None and not QUEUE_NAME.fullmatch(run.place.queue):
+        raise Invalid(f"The queue {run.place.queue!r} cannot be served.", details={"queue": run.place.queue})
+    by_hash = {stored.runbook.hash: stored.runbook for stored in runbooks}
+    if missing := [digest for digest in _followed(events) if digest not in by_hash]:
+        raise Invalid(
+            f"The runbook {missing[0]!r}, which the run has followed, is not in the file.",
+            hint="Export the run again.",
+            details={"missing": missing},
+        )
+    runbook = by_hash[run.runbook]
+    nodes = [run.node] if run.in_flight is None else [run.node, run.in_flight.source, run.in_flight.target]
+    for name in nodes:
+        if runbook.node(name) is None:
+            raise Invalid(
+                f"The run stands on {name!r} or leads there, and its runbook has no such node.",
+                hint="Export the run again.",
+                details={"node": name},
+            )
 
 
 def _decoded(decoder: msgspec.json.Decoder[Any], lines: Sequence[bytes], number: int) -> Any:

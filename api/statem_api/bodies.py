@@ -8,13 +8,11 @@ from typing import Annotated, Any, Literal
 from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from statem_dist.run_ids import NAME_PATTERN as NAME
 from statem_dist.run_ids import RUN_ID_LENGTH_MAX
 
 BULK_MAX = 1_000
 """Runs in one bulk request."""
-
-NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-"""Ids and queue names: letters, digits, ``.``, ``_`` and ``-``; they become parts of keys and file names."""
 
 RunId = Annotated[
     str, Path(pattern=NAME, max_length=RUN_ID_LENGTH_MAX, description="Id of the run.", examples=["demo"])

@@ -45,7 +45,9 @@ KINDS: dict[str, str] = {
     "run_paused": "The run is paused; nothing begins until it is resumed.",
     "run_cancelled": "The run was ended for good.",
     "stale_version": "`If-Match` names another version than the run has now; `version` and `current` say where it is.",
-    "body_too_large": "The body of the request is larger than the service accepts.",
+    "body_too_large": (
+        "The body of the request is larger than the service accepts. `statem-dist api --body-limit MIB` raises that."
+    ),
     "unsupported_media_type": "The body is not JSON, or its `Content-Type` does not say so.",
     "idempotency_key_reused": "The `Idempotency-Key` was used before, for a request that differs from this one.",
     "forbidden_origin": "A page of another site, or a name that is not this host's, must not use this service.",

@@ -76,9 +76,48 @@ def _operation(path: str, method: str, operation: dict[str, Any], told: dict[str
             for field, each in schema["properties"].items()
         ]
         lines.append("")
-    answers = [status for status in operation["responses"] if status not in EVERYWHERE]
-    lines.append(f"Answers: {', '.join(answers)}.\n")
+    lines += _answers(operation["responses"], told)
     return "\n".join(lines)
+
+
+def _answers(responses: dict[str, Any], told: dict[str, Any]) -> list[str]:
+    """Return the lines that tell of the answers: what is in good ones, then problems. Equal ones share a line."""
+    good: dict[str, list[str]] = {}
+    for status, response in responses.items():
+        if status.startswith("2"):
+            good.setdefault(_content(response, told), []).append(status)
+    lines = [f"Answers {' or '.join(sorted(statuses))}: {content}.\n" for content, statuses in good.items()]
+    if bad := [status for status in responses if not status.startswith("2") and status not in EVERYWHERE]:
+        lines.append(f"Problems: {', '.join(bad)}.\n")
+    return lines
+
+
+def _content(response: dict[str, Any], told: dict[str, Any]) -> str:
+    """Return what an answer holds, by media type: the fields of JSON, or that it is a text."""
+    found = [
+        _fields(content.get("schema", {}), told) if kind == "application/json" else f"`{kind}`"
+        for kind, content in response.get("content", {}).items()
+    ]
+    return ", or ".join(found) or "nothing"
+
+
+def _fields(schema: dict[str, Any], told: dict[str, Any]) -> str:
+    """Return the fields of an object in a line; those of what a field holds follow it in parentheses."""
+    resolved = _resolved(schema, told)
+    fields = []
+    for name, each in resolved.get("properties", {}).items():
+        held = each.get("items", each)
+        # Only a shape of its own has fields to tell of.
+        inner = f" ({_fields(held, told)})" if "$ref" in held else ""
+        fields.append(f"`{name}`{' (a list)' if not inner and 'items' in each else ''}{inner}")
+    return ", ".join(fields) or "a JSON object"
+
+
+def _resolved(schema: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema, or the component that it refers to."""
+    name = schema.get("$ref", "").rpartition("/")[2]
+    found: dict[str, Any] = told["components"]["schemas"][name] if name else schema
+    return found
 
 
 def _shown(parameter: dict[str, Any]) -> str:

@@ -83,6 +83,14 @@ class Run(Shape):
     spec_name: str
     spec_hash: str
     in_flight: dict[str, Any] | None
+    paused: dict[str, Any] | None = None
+    ending: dict[str, Any] | None = None
+    by: dict[str, Any]
+    created_at: int
+    updated_at: int
+    workspace: str
+    queue: str | None
+    transition: Transition | None = None
     warnings: list[str] | None = None
     waiting_reason: str | None = None
 
@@ -126,10 +134,72 @@ class Runbook(Shape):
     warnings: list[str] | None = None
 
 
+class Registration(Shape):
+    """One registered version of a runbook; `current` says that its name stands for it."""
+
+    name: str
+    hash: str
+    registered_at: int
+    by: str
+    current: bool
+
+
 class RunbookList(Shape):
     """The registered runbooks."""
 
-    items: list[dict[str, Any]]
+    items: list[Registration]
+
+
+class Exit(Shape):
+    """A way out of a node, with its checks and what is left of its attempts."""
+
+    to: str
+
+
+class ExitList(Shape):
+    """The ways out of the current node."""
+
+    run_id: str
+    current: str
+    items: list[Exit]
+
+
+class Question(Shape):
+    """A check that asks for a confirmation; `operator` says that it takes an operator's decision."""
+
+    check: str
+    name: str
+    text: str
+    operator: bool
+
+
+class QuestionList(Shape):
+    """What a transition would ask."""
+
+    run_id: str
+    current: str
+    current_entry_id: str
+    items: list[Question]
+
+
+class Backing(Shape):
+    """What stood behind one transition: the checks of each kind of evidence, and the strongest kind."""
+
+    transition: str
+    number: int
+    ts: str
+    source: str = Field(alias="from")
+    to: str
+    by: str
+    strongest: str | None
+
+
+class BackingList(Shape):
+    """What stood behind the transitions of a run."""
+
+    run_id: str
+    current: str
+    items: list[Backing]
 
 
 class Items(Shape):
@@ -182,12 +252,31 @@ class Log(Shape):
     text: str
 
 
-class TokenMade(Shape):
-    """A token; `token` is its text, which nobody sees again."""
+class Token(Shape):
+    """A token without its text; times that never come are null."""
 
     id: str
-    token: str
+    name: str
     role: str
+    labels: dict[str, str]
+    state: Literal["live", "expired", "revoked"]
+    created_at: int
+    created_by: str
+    expires_at: int | None
+    revoked_at: int | None
+    revoked_by: str | None
+
+
+class TokenMade(Token):
+    """A token; `token` is its text, which nobody sees again."""
+
+    token: str
+
+
+class TokenList(Shape):
+    """Tokens, newest first."""
+
+    items: list[Token]
 
 
 class Me(Shape):
@@ -196,12 +285,14 @@ class Me(Shape):
     name: str
     role: str
     labels: dict[str, str]
+    token: str
 
 
 class Health(Shape):
     """Whether the service can do its work; `checks` says what was looked at."""
 
     ok: bool
+    checks: list[dict[str, Any]] | None = None
 
 
 class Document(Shape):

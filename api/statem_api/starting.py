@@ -60,7 +60,7 @@ def start(service: Service, caller: Caller, body: bodies.RunCreate, terms: Terms
     runbook, warnings = runbook_for(service, caller, body)
     warnings += _queue_warnings(service, caller, body)
     _refuse_variables(service, caller, body)
-    labels = _labels(caller, body)
+    labels = labels_within(caller, body.labels)
     service.engine.require_same_request(terms)
     run_id = named or new_run_id(runbook.name)
     for attempt in range(TRIES):
@@ -192,19 +192,19 @@ def _refuse_variables(service: Service, caller: Caller, body: bodies.RunCreate) 
         )
 
 
-def _labels(caller: Caller, body: bodies.RunCreate) -> dict[str, str]:
-    """Return the labels of a new run: those that it asks for, and those of its caller.
+def labels_within(caller: Caller, asked: dict[str, str]) -> dict[str, str]:
+    """Return the labels of something new: those that are asked for, and those of its maker.
 
     Raises:
-        Invalid: it asks for another value of a label than its caller has.
+        Invalid: another value of a label is asked for than the caller has.
     """
     for key, value in caller.labels.items():
-        if body.labels.get(key, value) != value:
+        if asked.get(key, value) != value:
             raise Invalid(
-                f"The label {key}={body.labels[key]} is not for this token, whose runs have {key}={value}.",
-                hint=f"Leave {key} out: runs get the labels of the token that starts them.",
+                f"The label {key}={asked[key]} is not for this token, whose runs have {key}={value}.",
+                hint=f"Leave {key} out: what a token makes has the labels of that token.",
             )
-    return {**body.labels, **caller.labels}
+    return {**asked, **caller.labels}
 
 
 def _place(service: Service, body: bodies.RunCreate, run_id: str, existing: Run | None) -> Place:

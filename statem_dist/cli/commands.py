@@ -36,6 +36,8 @@ COMMANDS: dict[str, str] = {
     "import": "importing:import_",
     "hook stop": "hook:stop",
     "hook install": "hook:install",
+    "runbook register": "runbooks:register",
+    "runbook list": "runbooks:list_",
     "sweep run": "sweeping:run",
     "token create": "tokens:create",
     "token list": "tokens:list_",
@@ -52,6 +54,7 @@ COMMANDS: dict[str, str] = {
 GROUPS: dict[str, str] = {
     "dynamic": "Checks that are registered for the current entry alone.",
     "hook": "The Stop hook of agent hosts: an agent goes on until its run is finished.",
+    "runbook": "Runbooks that are registered, for runs that are started from them by name.",
     "sweep": "Run a runbook over a matrix of agents, tasks and repetitions.",
     "token": "Tokens, by which people and agents are known to the service.",
 }

@@ -23,8 +23,9 @@ from statem_dist.cli.session import (
     usable_run_id,
     variables_here,
 )
-from statem_dist.errors import CancelledRun, Conflict, ExitCode, Invalid, PausedRun, StatemError, Usage
+from statem_dist.errors import CancelledRun, Conflict, ExitCode, Invalid, NotFound, PausedRun, StatemError, Usage
 from statem_dist.protocol.model import Confirmations
+from statem_dist.run_ids import NAME_PATTERN, QUEUE_NAME
 
 if TYPE_CHECKING:
     from statem_dist.follow import Settled
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 
 HASH_SHOWN = 12
 """Characters of a runbook's hash that people are shown; the JSON has all of it."""
-
-_QUEUE_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 WaitOption = Annotated[bool, Option("--wait/--no-wait", help="Wait for the end, or only submit.")]
 TimeoutOption = Annotated[
@@ -59,7 +58,7 @@ OnManualOption = Annotated[
 
 
 def start(
-    spec: Annotated[Path, Argument(metavar="RUNBOOK", help="The runbook file, YAML or JSON.")],
+    spec: Annotated[Path, Argument(metavar="RUNBOOK", help="The runbook file, or at a service a registered name.")],
     run_id: RunIdOption = None,
     fresh: Annotated[bool, Option("--fresh", help="Make a new run even if one is active.")] = False,
     on_existing: Annotated[
@@ -108,14 +107,22 @@ def start(
     path = Path(os.path.abspath(spec))
     wanted = None if run_id is None else usable_run_id(run_id)
     _require_queue_name(queue)
-    parsed = load_telling(path)
-    if executor is not None:
-        _require_executor(executor, parsed.runbook)
     with session(state_dir) as at:
-        folder = workspace_of(path) if workspace is None else _workspace(at, workspace)
+        runbook = _registered(at, str(spec))
+        if runbook is None:
+            parsed = load_telling(path)
+            runbook, source, origin, folder = parsed.runbook, str(path), str(path), workspace_of(path)
+        else:
+            # Of a registered runbook nothing is here: the service gives each of its runs a folder.
+            parsed, source, origin, folder = None, "", f"runbook {spec}", ""
+        if executor is not None:
+            _require_executor(executor, runbook)
+        if workspace is not None:
+            folder = _workspace(at, workspace)
         engine = at.engine
-        runbook = engine.register(parsed, str(path))
-        scopes = (at.scope, f"{at.scope}|{path}")
+        if parsed is not None:
+            runbook = engine.register(parsed, source)
+        scopes = (at.scope, f"{at.scope}|{origin}")
         known = None if fresh else engine.active(scopes[1])
         target = wanted or known or new_run_id(runbook.name)
         if (existing := engine.find(target)) is not None:
@@ -141,7 +148,7 @@ def start(
             run_id=target,
             place=Place(
                 workspace=folder,
-                spec=str(path),
+                spec=source,
                 state_dir=at.scope,
                 queue=queue,
                 env=pairs(env, "--env") | variables_here(pass_env),
@@ -277,8 +284,28 @@ def save(
 
 def _require_queue_name(queue: str | None) -> None:
     """Refuse a name that no worker could be told to serve: its option has commas between names."""
-    if queue is not None and not _QUEUE_NAME.fullmatch(queue):
+    if queue is not None and not QUEUE_NAME.fullmatch(queue):
         raise Invalid(f"The queue {queue!r} cannot be served.", hint="Use letters, digits, '.', '_' and '-'.")
+
+
+def _registered(at: Session, name: str) -> Runbook | None:
+    """Return the registered runbook that ``start`` means; None if it means a file.
+
+    Only a service has a default for where its runs work, so only there a name is enough. A file goes first.
+
+    Raises:
+        NotFound: there is neither.
+    """
+    if at.service is None or os.path.lexists(name) or not re.fullmatch(NAME_PATTERN, name):
+        return None
+    try:
+        return at.remote.registered(name)
+    except NotFound as error:
+        raise NotFound(
+            f"There is no file {name!r} here, and no runbook of that name at the service.",
+            hint="`statem-dist runbook list` lists the registered runbooks.",
+            details={"runbook": name},
+        ) from error
 
 
 def _require_executor(executor: str, runbook: Runbook) -> None:

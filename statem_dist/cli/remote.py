@@ -70,6 +70,7 @@ class RemoteEngine:
         self._stops = Notes(settings.state_dir, "stops.json", STOPS_KEPT)
         self._runbooks: dict[str, Runbook] = {}
         self._parsed: dict[str, tuple[Parsed, str]] = {}
+        self._registered: set[str] = set()
         self._perform = self.client.perform
         self.log = RemoteLog(self.client)
 
@@ -182,6 +183,17 @@ class RemoteEngine:
         self._parsed[digest] = (parsed, source)
         self._runbooks[digest] = parsed.runbook
         return parsed.runbook
+
+    def registered(self, name: str) -> Runbook:
+        """Return the runbook that a name stands for at the service; a run that is started from it sends no text.
+
+        Raises:
+            NotFound: none is registered under that name.
+        """
+        runbook: Runbook = self._perform(calls.runbook_document(name)).runbook
+        self._registered.add(runbook.hash)
+        self._runbooks[runbook.hash] = runbook
+        return runbook
 
     def start(self, request: StartRequest, deadline: Deadline, *, on_waiting: OnWaiting | None = None) -> Settled:
         """Create a run, or resume the one of that id."""
@@ -344,14 +356,17 @@ class RemoteEngine:
     ) -> Settled:
         from statem_dist.runbook import format_of
 
-        parsed, source = self._parsed[request.runbook.hash]
+        digest = request.runbook.hash
+        parsed, source = (None, "") if digest in self._registered else self._parsed[digest]
         new = NewRun(
-            text=parsed.text,
+            # By its hash: its name may stand for another version by now than the one that was looked at.
+            runbook=digest if parsed is None else None,
+            text=None if parsed is None else parsed.text,
             source=source,
             format=format_of(source),
             run_id=request.run_id,
             on_existing=on_existing,
-            workspace=request.place.workspace,
+            workspace=request.place.workspace or None,
             spec=request.place.spec,
             queue=request.place.queue,
             labels=request.labels,

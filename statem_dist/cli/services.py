@@ -22,6 +22,9 @@ STOP_SECONDS = 10.0
 FLOWER_PORT = 5555
 """Flower's own default."""
 
+BODY_LIMIT_MIB = 8
+"""The largest body of a request to the REST API: a thousand runs in one, or the file of a run with 30,000 events."""
+
 QueuesOption = Annotated[str, Option("--queues", "-Q", metavar="NAMES", help="Queues to serve, separated by commas.")]
 ConcurrencyOption = Annotated[
     int | None, Option("--concurrency", "-c", metavar="N", min=1, help="Slots (default: two per core).")
@@ -98,6 +101,9 @@ def api(
         Path | None,
         Option("--workspaces", metavar="DIR", help="Where runs without a workspace get a folder each."),
     ] = None,
+    body_limit: Annotated[
+        int, Option("--body-limit", metavar="MIB", min=1, max=4096, help="The largest body of a request.")
+    ] = BODY_LIMIT_MIB,
     log_level: LogLevelOption = "INFO",
     state_dir: StateDirOption = None,
 ) -> None:
@@ -112,6 +118,7 @@ def api(
         registered_only=registered_only,
         workspaces=workspaces,
         log_level=log_level,
+        body_limit=body_limit,
     )
     os.execve(sys.executable, arguments, service_environ(os.environ, settings, store_url(settings)))
 
@@ -314,12 +321,14 @@ def api_arguments(
     log_level: str,
     any_port: bool = False,
     service_file: str = "",
+    body_limit: int = BODY_LIMIT_MIB,
 ) -> list[str]:
     """Return the command line of a process that serves the REST API.
 
     Args:
         any_port: whether another port will do if that one is taken.
         service_file: where it says that it listens, for the commands of this user.
+        body_limit: the largest body of a request that it accepts, in MiB.
 
     Raises:
         Usage: an option has a value that cannot be honoured.
@@ -333,6 +342,7 @@ def api_arguments(
         "service_file": service_file,
         "scratch": "" if workspaces is None else os.path.abspath(workspaces),
         "registered_only": registered_only,
+        "body_bytes_max": body_limit * 1024 * 1024,
         "log_level": usable_log_level(log_level),
     }
     return [sys.executable, "-m", "statem_api", json.dumps(options)]

@@ -21,7 +21,8 @@ from statem_dist.protocol.model import Actor, Run
 from statem_dist.settings import Settings
 
 if TYPE_CHECKING:
-    from statem_dist.cli.verbs import TokenDesk, Verbs
+    from statem_dist.cli.remote import RemoteEngine
+    from statem_dist.cli.verbs import RunbookDesk, TokenDesk, Verbs
     from statem_dist.client.address import Address
     from statem_dist.store.redis_store import RedisStore
 
@@ -75,14 +76,31 @@ class Session:
     def tokens(self) -> TokenDesk:
         """The tokens of the service."""
         if self.service is not None:
-            from statem_dist.cli.remote import RemoteEngine
             from statem_dist.cli.remote_tokens import RemoteTokens
 
-            assert isinstance(self.engine, RemoteEngine), "with a service the runs are there"
-            return RemoteTokens(self.engine.client)
+            return RemoteTokens(self.remote.client)
         from statem_dist.tokens import Tokens
 
         return Tokens(self.store)
+
+    @property
+    def runbooks(self) -> RunbookDesk:
+        """The registered runbooks."""
+        if self.service is not None:
+            from statem_dist.cli.remote_runbooks import RemoteRunbooks
+
+            return RemoteRunbooks(self.remote.client)
+        from statem_dist.registry import Registry
+
+        return Registry(self.store)
+
+    @property
+    def remote(self) -> RemoteEngine:
+        """The verbs, where a service has the runs."""
+        from statem_dist.cli.remote import RemoteEngine
+
+        assert isinstance(self.engine, RemoteEngine), "with a service the runs are there"
+        return self.engine
 
     @property
     def store(self) -> RedisStore:
@@ -135,6 +153,13 @@ class Session:
             id=agent_id or os.environ.get("STATEM_AGENT_ID") or started_by.id or DEFAULT_AGENT,
             role=agent_role or os.environ.get("STATEM_AGENT_ROLE") or started_by.role,
         )
+
+
+def caller_name() -> str:
+    """Return who makes or ends what is for everybody: the agent that calls itself one, else this user."""
+    from statem_dist.identity import user_name
+
+    return os.environ.get("STATEM_AGENT_ID") or user_name()
 
 
 @contextmanager

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated
 
 from statem_dist.cli.answer import Answer, printable
 from statem_dist.cli.declare import Argument, Option
-from statem_dist.cli.session import JsonOption, StateDirOption, pairs, session
-from statem_dist.identity import user_name
+from statem_dist.cli.session import JsonOption, StateDirOption, caller_name, pairs, session
 from statem_dist.roles import Role
 from statem_dist.tokens import Token, id_within, life_seconds, token_not_found, token_view
 
@@ -36,7 +34,7 @@ def create(
     labels = pairs(label, "--label")
     with session(state_dir) as at:
         life = None if expires is None else life_seconds(expires, at.engine.clock())
-        token, text = at.tokens.create(name, role, labels, life, _caller())
+        token, text = at.tokens.create(name, role, labels, life, caller_name())
     if not as_json:
         # What is on stdout is the token alone, for TOKEN=$(statem-dist token create ...).
         print(printable(f"Created: {_told(token, token.created_at)}. It is shown this once."), file=sys.stderr)
@@ -69,14 +67,9 @@ def revoke(
     with session(state_dir) as at:
         if at.nothing_yet:
             raise token_not_found(token_id)
-        token = at.tokens.revoke(id_within(token_id), _caller())
+        token = at.tokens.revoke(id_within(token_id), caller_name())
         now = at.engine.clock()
     return Answer({"ok": True, **token_view(token, now)}, lambda: f"Revoked: {_told(token, now)}.")
-
-
-def _caller() -> str:
-    """Return who makes or ends a token: the agent that calls itself one, else this user."""
-    return os.environ.get("STATEM_AGENT_ID") or user_name()
 
 
 def _told(token: Token, now: int) -> str:

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from statem_dist.listing import OnUnreadable, RunFilter
     from statem_dist.protocol.events import Event
     from statem_dist.questions import Question
+    from statem_dist.registry import Registration
     from statem_dist.roles import Role
     from statem_dist.runbook import Format, Parsed
     from statem_dist.store.base import EventLog
+    from statem_dist.store.codec import StoredRunbook
     from statem_dist.tokens import Token
 
 
@@ -169,3 +171,13 @@ class TokenDesk(Protocol):
 
     def revoke(self, token_id: str, by: str) -> Token:
         """End a token at once."""
+
+
+class RunbookDesk(Protocol):
+    """What commands do with registered runbooks; see ``statem_dist.registry.Registry``."""
+
+    def register(self, stored: StoredRunbook, name: str, by: str) -> Registration:
+        """Register a runbook under a name."""
+
+    def list(self) -> Sequence[Registration]:
+        """Return every registered version, by name, the newest first."""

@@ -15,6 +15,7 @@ from statem_dist.client.drive import ANSWER_SECONDS, PATIENCE_SECONDS, new_key, 
 from statem_dist.client.listening import SILENCE_SECONDS, Listening
 from statem_dist.client.tries import Tries
 from statem_dist.client.wire import AsyncTransport, Lost, Reply
+from statem_dist.deadline import OUTAGE_SECONDS
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -74,6 +75,7 @@ class AsyncClient:
         url: the service; by default that of ``STATEM_URL``.
         token: the token to use; by default that of ``STATEM_TOKEN``.
         patience_seconds: how long a service that does not answer is tried again.
+        outage_seconds: how long a stream that was heard before bears that; at least ``patience_seconds``.
         transport: what sends requests; by default a pool of connections.
 
     Raises:
@@ -86,10 +88,12 @@ class AsyncClient:
         token: str | None = None,
         *,
         patience_seconds: float = PATIENCE_SECONDS,
+        outage_seconds: float = OUTAGE_SECONDS,
         transport: Callable[[Address], AsyncTransport] | None = None,
     ) -> None:
         self._address = required_address(os.environ, url, token)
         self._patience_seconds = patience_seconds
+        self._outage_seconds = outage_seconds
         self._transport = (transport or _pooled)(self._address)
 
     validate = _call(calls.validate)
@@ -171,7 +175,7 @@ class AsyncClient:
 
     async def listen(self, listening: Listening[T]) -> AsyncIterator[list[T]]:
         """Yield what is heard of a stream until it ends: a list for each piece that comes, empty for a heartbeat."""
-        listening.begin(self._tries(None))
+        listening.begin(self._tries(None), self._tries(max(self._patience_seconds, self._outage_seconds)))
         while not listening.ended:
             try:
                 async with self._transport.stream(listening.request(), SILENCE_SECONDS) as incoming:

@@ -41,13 +41,18 @@ class Listening(Generic[T]):
         self._decode = decode
         self._last_id = last_id
         self._parser = Parser()
-        self._tries = Tries("", 0.0)
+        self._tries = self._once_heard = Tries("", 0.0)
         self.ended = False
         """Whether nothing more is to come: the service has said so."""
 
-    def begin(self, tries: Tries) -> None:
-        """Say how long a service that does not answer is borne."""
-        self._tries = tries
+    def begin(self, tries: Tries, once_heard: Tries) -> None:
+        """Say how long a service that does not answer is borne.
+
+        Args:
+            tries: until something was heard; a service that is not there at all is told of soon.
+            once_heard: from then on; who listens outlasts a restart of the service, as who waits for a transition does.
+        """
+        self._tries, self._once_heard = tries, once_heard
 
     def request(self) -> Request:
         """Return what is sent for the next connection."""
@@ -84,6 +89,7 @@ class Listening(Generic[T]):
         frames = self._parser.feed(piece)
         if frames or piece.startswith(b":"):
             # What a stream begins with says nothing of whether it goes on.
+            self._tries = self._once_heard
             self._tries.forget()
         told: list[T] = []
         for frame in frames:

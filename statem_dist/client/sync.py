@@ -15,6 +15,7 @@ from statem_dist.client.drive import ANSWER_SECONDS, PATIENCE_SECONDS, new_key, 
 from statem_dist.client.listening import SILENCE_SECONDS, Listening
 from statem_dist.client.tries import Tries
 from statem_dist.client.wire import Lost, Reply, Transport
+from statem_dist.deadline import OUTAGE_SECONDS
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -71,6 +72,7 @@ class Client:
         url: the service; by default that of ``STATEM_URL``.
         token: the token to use; by default that of ``STATEM_TOKEN``.
         patience_seconds: how long a service that does not answer is tried again.
+        outage_seconds: how long a stream that was heard before bears that; at least ``patience_seconds``.
         transport: what sends requests; by default a pool of connections.
 
     Raises:
@@ -83,10 +85,12 @@ class Client:
         token: str | None = None,
         *,
         patience_seconds: float = PATIENCE_SECONDS,
+        outage_seconds: float = OUTAGE_SECONDS,
         transport: Callable[[Address], Transport] | None = None,
     ) -> None:
         self._address = required_address(os.environ, url, token)
         self._patience_seconds = patience_seconds
+        self._outage_seconds = outage_seconds
         self._transport = (transport or _pooled)(self._address)
 
     validate = _call(calls.validate)
@@ -168,7 +172,7 @@ class Client:
 
     def listen(self, listening: Listening[T]) -> Iterator[list[T]]:
         """Yield what is heard of a stream until it ends: a list for each piece that comes, empty for a heartbeat."""
-        listening.begin(self._tries(None))
+        listening.begin(self._tries(None), self._tries(max(self._patience_seconds, self._outage_seconds)))
         while not listening.ended:
             try:
                 with self._transport.stream(listening.request(), SILENCE_SECONDS) as incoming:

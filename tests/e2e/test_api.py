@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -711,3 +712,89 @@ def test_a_file_that_was_changed_is_refused(desk: Desk) -> None:
         told = desk.admin.ask("POST", "/v1/runs/import", expect=422, content=broken).json()
         assert told["detail"].startswith("Line ")
     desk.admin.get("/v1/runs/tampered-with", expect=404)
+
+
+def sealed(lines: list[dict[str, Any]]) -> bytes:
+    """Return the file of these lines, its last line as one writes it who knows how."""
+    body = b"".join(json.dumps(line).encode() + b"\n" for line in lines[:-1])
+    return body + json.dumps({**lines[-1], "sha256": sha256(body).hexdigest()}).encode() + b"\n"
+
+
+def test_a_file_that_was_sealed_anew_is_not_believed(desk: Desk) -> None:
+    """What could not go on here, or is not what it says, is refused before anything is written."""
+    run_id, _ = desk.start(TWO)
+    desk.admin.post(f"/v1/runs/{run_id}/goto{WAIT}", {"target": "b"})
+    whole = desk.admin.ask("GET", f"/v1/runs/{run_id}/export", expect=200).text
+    hash_ = desk.admin.get(f"/v1/runs/{run_id}")["spec_hash"]
+    false_hash = "f" * 64
+
+    def lines(*changes: tuple[str, str]) -> list[dict[str, Any]]:
+        text = whole.replace(run_id, "sealed-anew")
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new)
+        return [json.loads(line) for line in text.splitlines()]
+
+    without_runbook = lines()
+    del without_runbook[1]
+    without_runbook[0]["runbooks"] = 0
+    for told, file in (
+        ("run id", lines(("sealed-anew", "../x y"))),
+        ("run id", lines(("sealed-anew", "x" * 201))),
+        ("run id", lines(("sealed-anew", "x\\n"))),
+        ("queue", lines(('"workspace":', '"queue":"a,b","workspace":'))),
+        ("SHA-256 of its text", lines((hash_, false_hash))),
+        ("not in the file", without_runbook),
+        ("no such node", lines(('"target":"b"', '"target":"gone"'), ('"node":"b"', '"node":"gone"'))),
+    ):
+        answer = desk.admin.ask("POST", "/v1/runs/import", expect=422, content=sealed(file)).json()
+        assert told in answer["detail"]
+    desk.admin.get("/v1/runs/sealed-anew", expect=404)
+    desk.admin.get(f"/v1/runbooks/{false_hash}/document", expect=404)
+    assert not {"../x y", "sealed-anew"} & {each["run_id"] for each in desk.admin.get("/v1/runs?limit=500")["items"]}
+    # A graph that is not that of the text is not believed: the text counts.
+    other_graph = lines()
+    other_graph[1]["runbook"]["nodes"] = other_graph[1]["runbook"]["nodes"][:1]
+    desk.admin.ask("POST", "/v1/runs/import", expect=201, content=sealed(other_graph))
+    assert desk.admin.get("/v1/runs/sealed-anew/next")["items"][0]["to"] == "a"
+
+
+def test_a_long_run_is_taken_over_where_bodies_may_be_larger(site: Site) -> None:
+    """A file beyond the limit is refused with the option that raises it; with that it comes in."""
+    api = serve(site, "--body-limit", "1")
+    caller = api.caller()
+    text = TWO.replace("{a: {}", f"{{a: {{prompt: {'x' * 600_000}}}")
+    caller.start(text, "long")
+    for name in ("b", "a"):
+        rebound = text.replace("initial: a", f"name: {name}\ninitial: a")
+        caller.post(f"/v1/runs/long/rebind{WAIT}", {"text": rebound})
+    file = caller.ask("GET", "/v1/runs/long/export", expect=200).content.replace(b'"long"', b'"back"')
+    file = sealed([json.loads(line) for line in file.splitlines()])
+    assert len(file) > 2**20
+    refused = caller.ask("POST", "/v1/runs/import", expect=413, content=file).json()
+    assert "--body-limit" in refused["hint"]
+    larger = serve(site, "--body-limit", "9").caller()
+    larger.ask("POST", "/v1/runs/import", expect=201, content=file)
+    assert larger.get("/v1/runs/back")["current"] == "a"
+
+
+def test_what_stands_in_the_way_of_a_workspace_is_named(desk: Desk, site: Site) -> None:
+    """A file where a folder has to be is the caller's to mend, and no defect of the service."""
+    blocked = site.write("blocked", "a file")
+    caller = serve(site, "--workspaces", str(blocked)).caller()
+    told = caller.start(TWO, "r", expect=422)
+    assert str(blocked) in told["detail"]
+    assert "--workspaces" in told["hint"]
+
+
+def test_a_defect_in_one_of_many_runs_hides_none(site: Site) -> None:
+    """It is that run's problem, and logged; the others are started."""
+    api = serve(site)
+    caller = api.caller()
+    # A run without its document is nothing that was ever written: what comes of it is a defect.
+    site.redis("HSET", keys.run("damaged"), "hints", "0")
+    runs = [{"text": TWO, "run_id": name} for name in ("one", "damaged", "two")]
+    made = caller.post("/v1/runs/bulk", {"runs": runs})
+    assert (made["created"], made["failed"]) == (2, 1)
+    assert [each.get("problem", {}).get("code") for each in made["items"]] == [None, "error", None]
+    assert "failed at its run 1" in api.program.stderr

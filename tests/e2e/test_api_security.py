@@ -310,6 +310,27 @@ def test_what_a_labelled_token_starts_has_its_labels(api: Api, admin: Caller) ->
     assert "team=ours" in refused["detail"]
 
 
+def test_an_admin_with_labels_is_admin_of_what_has_them(api: Api, admin: Caller) -> None:
+    """The tokens it makes have its labels, others do not exist for it, and what is for everybody it leaves alone."""
+    blue = api.caller("admin", "--label", "team=blue")
+    admin.start(TWO, "of-red", labels={"team": "red"})
+    red = admin.post("/v1/tokens", {"role": "viewer", "labels": {"team": "red"}}, expect=201)
+    made = blue.post("/v1/tokens", {"role": "viewer", "labels": {"kind": "x"}}, expect=201)
+    assert made["labels"] == {"team": "blue", "kind": "x"}
+    Caller(api.url, made["token"]).get("/v1/runs/of-red", expect=404)
+    refused = blue.post("/v1/tokens", {"role": "viewer", "labels": {"team": "red"}}, expect=422)
+    assert "team=blue" in refused["detail"]
+    assert {each["id"] for each in blue.get("/v1/tokens")["items"]} == {blue.get("/v1/whoami")["token"], made["id"]}
+    assert {red["id"], made["id"]} <= {each["id"] for each in admin.get("/v1/tokens")["items"]}
+    hidden = blue.ask("DELETE", f"/v1/tokens/{red['id']}", expect=404).json()
+    unknown = blue.ask("DELETE", "/v1/tokens/0123456789abcdef", expect=404).json()
+    assert hidden["detail"].replace(red["id"], "ID") == unknown["detail"].replace("0123456789abcdef", "ID")
+    Caller(api.url, red["token"]).get("/v1/runs/of-red")
+    assert blue.ask("DELETE", f"/v1/tokens/{made['id']}", expect=200).json()["state"] == "revoked"
+    told = blue.post("/v1/runbooks", {"text": TWO, "name": "two"}, expect=403)
+    assert "for the runs of everybody" in told["detail"]
+
+
 def test_an_agent_pins_no_run_to_a_queue_that_nobody_serves(api: Api, admin: Caller) -> None:
     """Its work would wait for ever, and the service would not be ready; an operator may, and is warned."""
     agent = api.caller("agent")

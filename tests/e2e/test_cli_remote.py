@@ -568,3 +568,30 @@ def test_a_state_directory_that_cannot_be_is_named(far: Far) -> None:
     for words in (["start", path], ["cur"]):
         refused = far.json(*words, expect=8, STATEM_STATE_DIR=impossible)
         assert impossible in refused["error"]
+
+
+@pytest.mark.parametrize("through", ["service", "store"])
+def test_runbooks_are_registered_and_started_by_name(far: Far, through: str) -> None:
+    """Beside the store and through the service alike; at the service a name is enough to start one."""
+    run = far.json if through == "service" else far.site.json
+    assert run("runbook", "list") == {"ok": True, "runbooks": []}
+    path = far.site.write("release.yaml", "nodes: {first: {next: last}, last: The end.}\n")
+    made = run("runbook", "register", str(path))
+    assert (made["name"], made["current"]) == ("release", True)
+    assert run("runbook", "list")["runbooks"] == [{key: made[key] for key in run("runbook", "list")["runbooks"][0]}]
+    far.site.write("release.yaml", "nodes: {first: {next: other}, other: The end.}\n")
+    newer = run("runbook", "register", str(path), "--name", "release")
+    assert [each["hash"] for each in run("runbook", "list")["runbooks"]] == [newer["hash"]]
+    assert {each["hash"] for each in run("runbook", "list", "--versions")["runbooks"]} == {made["hash"], newer["hash"]}
+    assert "release" in far.site.run("runbook", "list").stdout
+    assert run("runbook", "register", str(path), "--name", "a b", expect=1)["code"] == "invalid"
+    started = far.json("start", "release", "--run-id", "by-name")
+    assert (started["current"], started["spec_hash"]) == ("first", newer["hash"])
+    assert far.json("goto", "other")["current"] == "other"
+    again = far.json("start", "release")
+    assert (again["run_id"], again["current"]) == ("by-name", "other")
+    agent = far.site.run("token", "create", "--role", "agent").stdout.strip()
+    assert far.json("start", "release", "--fresh", STATEM_TOKEN=agent)["current"] == "first"
+    told = far.json("start", "nobodys", expect=1, STATEM_TOKEN=agent)
+    assert told["code"] == "not_found"
+    assert "runbook list" in told["hint"]

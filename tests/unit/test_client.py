@@ -489,3 +489,32 @@ def test_a_stream_that_never_begins_is_given_up(transport: Callable[[Address], T
         with pytest.raises(Unavailable, match="too early"):
             next(client.events("r"))
         assert 1 < len(world.asked) < 20
+
+
+def test_who_has_listened_bears_an_outage(transport: Callable[[Address], Transport] | None) -> None:
+    """What was heard before is waited for much longer than what was never there, also without patience for requests."""
+    acts = (streamed(event(1)), Act(503), Act(drop="before"), streamed(event(2), END))
+    with misbehaving(*acts) as world, Client(world.url, patience_seconds=0, transport=transport) as client:
+        assert [each.number for each in client.events("r")] == [1, 2]
+
+    async def awaited(url: str) -> list[int]:
+        async with AsyncClient(url, patience_seconds=0) as client:
+            return [each.number async for each in client.events("r")]
+
+    with misbehaving(*acts) as world:
+        assert asyncio.run(awaited(world.url)) == [1, 2]
+
+
+def test_an_outage_is_not_borne_for_ever(transport: Callable[[Address], Transport] | None) -> None:
+    """After the time that was given for it, and at once where nothing was heard before."""
+    options: Any = {"patience_seconds": 0, "outage_seconds": 0.3, "transport": transport}
+    with misbehaving(streamed(event(1)), Act(503)) as world, Client(world.url, **options) as client:
+        heard = client.events("r")
+        assert next(heard).number == 1
+        with pytest.raises(Unavailable):
+            next(heard)
+        assert len(world.asked) > 2
+    with misbehaving(Act(503)) as world, Client(world.url, **options) as client:
+        with pytest.raises(Unavailable):
+            next(client.events("r"))
+        assert len(world.asked) == 1

@@ -11,9 +11,9 @@ from statem_api import bodies, shapes
 from statem_api.answers import Keyed, answer, described
 from statem_api.callers import Calling
 from statem_api.service import Service, Serving
-from statem_dist.errors import NotFound
+from statem_dist.errors import NotAuthorised, NotFound
 from statem_dist.protocol.graph import Runbook
-from statem_dist.registry import Registration
+from statem_dist.registry import Registration, registration_view
 from statem_dist.runbook import drawing, parse
 from statem_dist.runbook.problems import warnings_view
 from statem_dist.runbook.svg import svg
@@ -43,8 +43,17 @@ async def validate(body: bodies.RunbookValidate, service: Serving, caller: Calli
     "", status_code=201, responses=described(of_201=shapes.Runbook, of_200=shapes.Runbook), summary="Register a runbook"
 )
 async def register(body: bodies.RunbookRegister, service: Serving, caller: Calling, asked: Keyed) -> Response:
-    """Register a runbook; its name stands for this version from now on. The same text again answers 200."""
+    """Register a runbook; its name stands for this version from now on. The same text again answers 200.
+
+    A registered runbook is there for everybody: it takes an admin without labels.
+    """
     caller.require("admin", "register runbooks")
+    if caller.labels:
+        raise NotAuthorised(
+            "A token with labels may not register runbooks: they are for the runs of everybody.",
+            hint="It takes an admin's token without labels.",
+            details={"labels": caller.labels},
+        )
     parsed = await service.call(parse, body.text, source=body.source, format=body.format)
 
     def keep() -> tuple[Registration, bool, bool]:
@@ -133,11 +142,6 @@ def drawn(runbook: Runbook, marks: drawing.Marks, format: str) -> Response:
     draw = {"mermaid": drawing.mermaid, "dot": drawing.dot, "svg": svg}[format]
     headers = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
     return Response(draw(runbook, marks), 200, headers, DRAWINGS[format])
-
-
-def registration_view(made: Registration) -> dict[str, Any]:
-    """Return a registration as plain data."""
-    return {"name": made.name, "hash": made.hash, "registered_at": made.at, "by": made.by, "current": made.current}
 
 
 def runbook_view(runbook: Runbook) -> dict[str, Any]:

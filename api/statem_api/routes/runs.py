@@ -38,6 +38,8 @@ router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
 PAGE_MAX = 500
 
+logger = logging.getLogger(__name__)
+
 
 def reached(service: Service, caller: Caller, run_id: str) -> Run:
     """Return a run that the caller's labels reach.
@@ -109,7 +111,10 @@ async def create_many(body: bodies.RunsCreate, service: Serving, caller: Calling
         except Exception:
             # Those before it have started: their answers must not be lost over it.
             logger.exception("run %d of a bulk request could not be started", number)
-            return {"problem": problems.document_of(StatemError("The service failed to start this run."))}
+            defect = problems.problem(
+                500, "error", "The service failed to start this run.", hint=problems.KINDS["error"]
+            )
+            return {"problem": msgspec.json.decode(defect.body)}
         return {
             "run": views.run_summary(started.settled.run),
             "created": started.created,
@@ -231,6 +236,8 @@ async def export(run_id: bodies.RunId, service: Serving, caller: Calling) -> Res
 async def import_(request: Request, service: Serving, caller: Calling) -> Response:
     """Take over a run from a file that `export` gave, and go on with it. A file that was cut off or changed is refused.
 
+    So is one that lacks a runbook that the run has followed, or has one whose hash is not that of its text. The file of
+    a long run may be larger than the bodies that the service accepts: `statem-dist api --body-limit MIB` raises that.
     Where runs start from registered runbooks alone, one of another runbook is refused, too.
     """
     caller.require("admin", "import runs")
@@ -265,7 +272,7 @@ def shown_document(run: Run) -> Run:
     return replace(run, place=replace(run.place, env=dict.fromkeys(run.place.env, WITHHELD)))
 
 
-@router.get("/{run_id}/next", responses=described(404, of_200=shapes.Items), summary="The ways out")
+@router.get("/{run_id}/next", responses=described(404, of_200=shapes.ExitList), summary="The ways out")
 async def next_(run_id: bodies.RunId, service: Serving, caller: Calling) -> Response:
     """Show the edges out of the current node."""
     run = await service.call(reached, service, caller, run_id)
@@ -314,7 +321,9 @@ async def node(
     return answer(views.one_node(run, runbook, found), version=run.version)
 
 
-@router.get("/{run_id}/questions", responses=described(404, of_200=shapes.Items), summary="What a transition would ask")
+@router.get(
+    "/{run_id}/questions", responses=described(404, of_200=shapes.QuestionList), summary="What a transition would ask"
+)
 async def questions(
     run_id: bodies.RunId,
     target: Annotated[str, Query(min_length=1, max_length=500, description="Where the transition would lead.")],
@@ -361,7 +370,7 @@ async def history(
     return answer(data, version=run.version)
 
 
-@router.get("/{run_id}/evidence", responses=described(404, of_200=shapes.Items), summary="What stood behind it")
+@router.get("/{run_id}/evidence", responses=described(404, of_200=shapes.BackingList), summary="What stood behind it")
 async def evidence(run_id: bodies.RunId, service: Serving, caller: Calling) -> Response:
     """Tell what stood behind each transition: verified, decided, attested or judged, and by whom."""
 
