@@ -369,6 +369,7 @@ class RemoteEngine:
             workspace=request.place.workspace or None,
             spec=request.place.spec,
             queue=request.place.queue,
+            executor=request.place.executor or None,
             labels=request.labels,
             vars=request.place.env,
             confirm=request.confirmations.everything,

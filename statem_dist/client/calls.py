@@ -122,6 +122,7 @@ class NewRun(Struct, frozen=True, kw_only=True):
     workspace: str | None = None
     spec: str = ""
     queue: str | None = None
+    executor: str | None = None
     labels: Mapping[str, str] = {}
     vars: Mapping[str, str] = {}
     confirm: bool = False
@@ -134,6 +135,7 @@ class NewRun(Struct, frozen=True, kw_only=True):
             "run_id": self.run_id,
             "workspace": self.workspace,
             "queue": self.queue,
+            "executor": self.executor,
             **_runbook_body(self.text, self.source, self.format),
             **_speaker(self.by),
         }

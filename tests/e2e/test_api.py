@@ -797,4 +797,4 @@ def test_a_defect_in_one_of_many_runs_hides_none(site: Site) -> None:
     made = caller.post("/v1/runs/bulk", {"runs": runs})
     assert (made["created"], made["failed"]) == (2, 1)
     assert [each.get("problem", {}).get("code") for each in made["items"]] == [None, "error", None]
-    assert "failed at its run 1" in api.program.stderr
+    assert "run 1 of a bulk request could not be started" in api.program.stderr

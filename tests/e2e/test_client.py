@@ -101,7 +101,7 @@ def test_the_page_on_python_tells_the_truth(service: Serviced, monkeypatch: pyte
     lines = said.getvalue().splitlines()
     assert lines[0] == "fix ('done',)"
     assert lines[1].startswith("before_transfer [")
-    assert lines[2] == "demo active"
+    assert lines[2] == "from-python active"
     assert lines[-1].endswith("run_cancelled")
 
 
