@@ -112,7 +112,7 @@ def test_a_daemon_that_does_not_answer_and_a_client_that_is_missing(
     assert (outcome.reason, "Cannot connect to the Docker daemon" in outcome.output) == ("spawn_failed", True)
     monkeypatch.setenv("PATH", str(tmp_path))
     outcome = outcome_of("true", tmp_path)
-    assert (outcome.reason, "there is no docker on PATH" in outcome.output) == ("config_error", True)
+    assert (outcome.reason, "there is no docker on PATH" in outcome.output) == ("spawn_failed", True)
 
 
 LINGER = "echo begun; setsid sleep 600 & trap '' TERM; sleep 600; sleep 600"
@@ -194,8 +194,8 @@ def test_a_policy_of_sandboxes_lets_nobody_out_into_a_container(site: Site, dock
     """The daemon is outside of every sandbox: the command is refused, and not executed elsewhere."""
     site.environment |= docker.environment | {"STATEM_SANDBOX": "bwrap"}
     site.start("executor: {docker: box}\n" + RUNBOOK, "r", "--env", "STATUS=0")
-    result = result_of(site, "r", 2)
-    assert result["reason"] == "config_error"
+    result = result_of(site, "r", 1)
+    assert result["reason"] == "spawn_failed"
     assert "policy demands a sandbox" in result["output"]
     assert docker.begun == []
 

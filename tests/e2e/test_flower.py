@@ -57,7 +57,12 @@ def test_pages_show_messages_to_who_has_the_password_and_no_secret_to_anybody(fa
     (task,) = json.loads(page(f"{address}/api/tasks", WATCHER)[1]).values()
     assert (task["name"], task["kwargs"]) == ("statem.execute", "{}")
     assert re.fullmatch(r"\('demo', 't\d+', 'before_transfer\.0'\)", task["args"])
-    (name,) = json.loads(page(f"{address}/api/workers?refresh=1", WATCHER)[1])
+
+    def workers() -> list[str]:
+        # Flower waits a second for answers, and a busy worker may take longer.
+        return list(json.loads(page(f"{address}/api/workers?refresh=1", WATCHER)[1]))
+
+    (name,) = eventually(workers, "the worker has answered Flower")
     details = (f"/task/{task['uuid']}", f"/worker/{name}", "/api/workers?refresh=1", "/metrics", "/healthcheck")
     for path in (*PAGES, *details):
         status, text = page(address + path, WATCHER)

@@ -229,7 +229,8 @@ def test_many_quick_commands_leave_nothing(supervisor: Supervisor) -> None:
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(one, range(200))) == [b"%d\n" % number for number in range(200)]
     assert len(os.listdir(f"/proc/{pid}/fd")) == its
-    assert len(os.listdir("/proc/self/fd")) == ours
+    # Fewer, where what an earlier test has left was collected meanwhile.
+    assert len(os.listdir("/proc/self/fd")) <= ours
     with open(f"/proc/{pid}/task/{pid}/children") as file:
         assert file.read() == ""
 
