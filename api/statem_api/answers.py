@@ -138,7 +138,7 @@ async def new_terms_of(request: Request, key: Annotated[Terms, Depends(key_of)])
     return key
 
 
-def wait_of(
+async def wait_of(
     wait: Annotated[
         float | None,
         Query(ge=0, le=3_600, description=f"Seconds to wait for the outcome, {WAIT_SECONDS_MAX:.0f} at most."),
