@@ -555,13 +555,13 @@ class Engine:
             raise NotFound(f"Run {run_id!r} has made no transition yet.", details={"run_id": run_id})
         return Settled(run=run, transition=run.transition)
 
-    def look(self, run_id: str, transition_id: str) -> Settled:
-        """Return a transition of a run as it is now.
+    def look(self, run_id: str, transition_id: str, seen: Snapshot | None = None) -> Settled:
+        """Return a transition of a run as it is now, or was when it was ``seen``.
 
         Raises:
             NotFound: there is no such run, or it has not made such a transition.
         """
-        run = self._look(run_id).run
+        run = (seen or self._look(run_id)).run
         transition = find_transition(self.store, run, transition_id)
         if transition is None:
             raise NotFound(

@@ -123,12 +123,20 @@ async def show(
     run_id: bodies.RunId, transition: bodies.TransitionId, service: Serving, caller: Calling, waiting: Waiting
 ) -> Response:
     """Show what has come of a transition; with `wait`, once it has settled or time is up."""
-    await service.call(reached, service, caller, run_id)
     with service.announcements.watch(run_id) as watch:
-        settled = await service.call(service.engine.look, run_id, transition)
+        settled = await service.call(_reached_transition, service, caller, run_id, transition)
         settled = await service.seen_through(settled, watch, waiting)
     data = transition_view(settled, await service.waiting_reason(settled))
     return answer(data, version=settled.run.version)
+
+
+def _reached_transition(service: Service, caller: Caller, run_id: str, transition: str) -> Settled:
+    """Return a transition of a run that the caller's labels reach.
+
+    Raises:
+        NotFound: there is no such run, they do not reach it, or it has not made such a transition.
+    """
+    return service.engine.look(run_id, transition, reached_snapshot(service, caller, run_id))
 
 
 @router.get(
@@ -140,8 +148,7 @@ async def document(
     run_id: bodies.RunId, transition: bodies.TransitionId, service: Serving, caller: Calling
 ) -> Response:
     """Give a transition with all that is stored of it, for programs of the same version."""
-    await service.call(reached, service, caller, run_id)
-    settled = await service.call(service.engine.look, run_id, transition)
+    settled = await service.call(_reached_transition, service, caller, run_id, transition)
     return answer(settled.transition, version=settled.run.version)
 
 
