@@ -31,9 +31,37 @@ key                                type         holds
 ``statem:tokens``                  sorted set   token id, scored by creation (ms)
 ``statem:tokens-in-use``           string       is there once a token was made
 ``statem:token:ID``                string       a token of the service (JSON) and the SHA-256 of its secret
+``statem:{swp:ID}:PART``           see below    the parts of a sweep, in one slot
+``statem:{limit:NAME}:held``       sorted set   holder of a shared limit, scored by the end of its lease (server ms)
+``statem:{limit:NAME}:begun``      sorted set   holder, scored by when it began (server ms); of the last minute
+``statem:sweeps``                  sorted set   sweep id, scored by creation (ms)
+``statem:sweeps-open``             hash         id of a sweep that workers look after to its queue and priority
+``statem:sweeps-served``           sorted set   sweep id, scored by when its last trial was taken, as a rising number
+``statem:sweep-of:FINGERPRINT``    string       id of the latest sweep that was submitted with that content
 =================================  ===========  ==============================================================
 
 No key of a run ever expires while the run lives.
+
+===================  ===========  ============================================================================
+part of a sweep      type         holds
+===================  ===========  ============================================================================
+``sweep``            hash         ``definition``, ``revision``, ``status``, ``reason``, ``token`` (claims so far), ...
+``plan``             hash         number to planned trial
+``lanes``            set          lanes; a lane is JSON of the values that decide which limits bind a trial
+``pending:LANE``     sorted set   numbers that wait, scored by themselves
+``running``          sorted set   numbers under way, scored by the end of their lease (server ms)
+``claims``           hash         number to the token of its claim
+``holders``          hash         who claimed (one name per claim) to number
+``slots``            hash         counter of a bound to how many are under way
+``taken``            hash         number to who holds it and the counters that it takes, one per line
+``outcomes``         hash         number to outcome, of those that have ended
+``counts``           hash         state to how many trials are in it
+``tries``            hash         number to its latest attempt
+``attempts``         hash         ``NUMBER.ATTEMPT`` to what is known of it
+``queued``           hash         number to when it became ready, of those that did after the sweep did (ms)
+``holds``            hash         host to why it begins no trial, and until when that counts
+``feed``             stream       the latest changes: number and state, or the status of the sweep
+===================  ===========  ============================================================================
 """
 
 from __future__ import annotations
@@ -49,6 +77,9 @@ NAMED = "statem:named"
 WORKERS = "statem:workers"
 TOKENS = "statem:tokens"
 TOKENS_IN_USE = "statem:tokens-in-use"
+SWEEPS = "statem:sweeps"
+SWEEPS_OPEN = "statem:sweeps-open"
+SWEEPS_SERVED = "statem:sweeps-served"
 
 
 def shard_of(run_id: str) -> int:
@@ -134,3 +165,18 @@ def worker(worker_id: str) -> str:
 def token(token_id: str) -> str:
     """Return the key of a token."""
     return f"statem:token:{token_id}"
+
+
+def sweep(sweep_id: str, part: str) -> str:
+    """Return the key of a part of a sweep."""
+    return f"statem:{{swp:{sweep_id}}}:{part}"
+
+
+def sweep_of(fingerprint: str) -> str:
+    """Return the key of the latest sweep with a content."""
+    return f"statem:sweep-of:{fingerprint}"
+
+
+def limit(name: str, part: str) -> str:
+    """Return the key of a part (``held`` or ``begun``) of a limit that sweeps share."""
+    return f"statem:{{limit:{name}}}:{part}"

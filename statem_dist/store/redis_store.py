@@ -66,11 +66,16 @@ SCRIPTS = Path(__file__).with_name("lua")
 
 
 class Script:
-    """One Lua file of ``store/lua`` and its SHA-1, by which a server that knows it is asked to run it."""
+    """One Lua file and its SHA-1, by which a server that knows it is asked to run it.
 
-    def __init__(self, name: str) -> None:
+    Args:
+        name: of the file, without its suffix.
+        folder: where it is.
+    """
+
+    def __init__(self, name: str, folder: Path = SCRIPTS) -> None:
         self.name = name
-        self.source = (SCRIPTS / f"{name}.lua").read_text(encoding="utf-8")
+        self.source = (folder / f"{name}.lua").read_text(encoding="utf-8")
         self.sha = sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
 
@@ -109,7 +114,7 @@ class RedisStore:
 
     def load(self, run_id: str) -> Snapshot | None:
         """Return the run, or None when there is none of that id; one round trip."""
-        now, flat = self._run(LOAD, [keys.run(run_id)], [])
+        now, flat = self.run_script(LOAD, [keys.run(run_id)], [])
         self._synchronise(now)
         return _snapshot(now, flat)
 
@@ -181,12 +186,12 @@ class RedisStore:
         for token in taken:
             arguments += [token, change.lease_ms]
         arguments += [*ended, *(push.message for push in change.pushes)]
-        done, version = self._run(COMMIT, key_list, arguments)
+        done, version = self.run_script(COMMIT, key_list, arguments)
         return None if done else int(version)
 
     def renew(self, run_id: str, token: int, lease_ms: int) -> bool:
         """Prolong a lease; False when it has run out or ended."""
-        return bool(self._run(RENEW, [keys.run(run_id)], [token, lease_ms]))
+        return bool(self.run_script(RENEW, [keys.run(run_id)], [token, lease_ms]))
 
     def events(self, run_id: str, after: int = 0, limit: int | None = None) -> list[tuple[int, Event]]:
         """Return events with their numbers, oldest first, those after the given number."""
@@ -222,8 +227,8 @@ class RedisStore:
         else:
             # Runs of the very same millisecond stand before and behind the one where the last page ended.
             newest = str(before[0])
-            same = self._call_many(["ZCOUNT", key, newest, newest] for key in indices)
-        replies = self._call_many(
+            same = self.call_many(["ZCOUNT", key, newest, newest] for key in indices)
+        replies = self.call_many(
             ["ZREVRANGEBYSCORE", key, newest, "-inf", "WITHSCORES", "LIMIT", 0, limit + int(ties)]
             for key, ties in zip(indices, same, strict=True)
         )
@@ -235,14 +240,14 @@ class RedisStore:
         """Return how many runs there are of each status, and under ``due`` how many a reaper will look at."""
         indices = [[keys.status(shard, status) for shard in range(keys.SHARDS)] for status in statuses]
         indices.append([keys.due(shard) for shard in range(keys.SHARDS)])
-        replies = iter(self._call_many(["ZCARD", key] for keys_of_one in indices for key in keys_of_one))
+        replies = iter(self.call_many(["ZCARD", key] for keys_of_one in indices for key in keys_of_one))
         return {name: sum(int(next(replies)) for _ in range(keys.SHARDS)) for name in (*statuses, "due")}
 
     # --- the feed of all runs -------------------------------------------------------------------------------
 
     def feed_ends(self) -> list[str]:
         """Return the position of the last entry of each shard's feed, ``0-0`` where there is none."""
-        replies = self._call_many(["XREVRANGE", keys.feed(shard), "+", "-", "COUNT", 1] for shard in range(keys.SHARDS))
+        replies = self.call_many(["XREVRANGE", keys.feed(shard), "+", "-", "COUNT", 1] for shard in range(keys.SHARDS))
         return [bytes(reply[0][0]).decode() if reply else "0-0" for reply in replies]
 
     def feed_since(self, positions: Sequence[str], limit: int) -> list[list[FeedEntry] | None]:
@@ -258,7 +263,7 @@ class RedisStore:
         for shard, position in enumerate(positions):
             commands.append(("XRANGE", keys.feed(shard), "-", "+", "COUNT", 1))
             commands.append(("XRANGE", keys.feed(shard), f"({position}", "+", "COUNT", limit))
-        replies = self._call_many(commands)
+        replies = self.call_many(commands)
         return [
             None if _is_behind(position, oldest) else [_feed_entry(*entry) for entry in entries]
             for position, oldest, entries in zip(positions, replies[::2], replies[1::2], strict=True)
@@ -269,7 +274,7 @@ class RedisStore:
     def overdue(self, limit: int) -> list[Overdue]:
         """Return runs whose reminder is due; the cost grows with what is due, not with the number of runs."""
         now = self.clock()
-        replies = self._call_many(
+        replies = self.call_many(
             ["ZRANGEBYSCORE", keys.due(shard), "-inf", now, "WITHSCORES", "LIMIT", 0, limit]
             for shard in range(keys.SHARDS)
         )
@@ -281,7 +286,7 @@ class RedisStore:
         key_list = [keys.run(overdue.run_id), keys.due(shard), *(push.queue for push in pushes)]
         arguments: list[str | int | bytes] = [overdue.run_id, version, again_ms, overdue.score, int(hinted)]
         arguments += [push.message for push in pushes]
-        return bool(self._run(REMIND, key_list, arguments))
+        return bool(self.run_script(REMIND, key_list, arguments))
 
     def postpone(self, run_id: str, again_ms: int) -> None:
         """Move a reminder, whatever its run is by now. See ``Store.postpone``."""
@@ -289,7 +294,7 @@ class RedisStore:
 
     def forget(self, run_id: str) -> None:
         """Remove a reminder if there is no such run any more."""
-        self._run(FORGET, [keys.run(run_id), keys.due(keys.shard_of(run_id))], [run_id])
+        self.run_script(FORGET, [keys.run(run_id), keys.due(keys.shard_of(run_id))], [run_id])
 
     # --- runbooks, pointers, logs ---------------------------------------------------------------------------
 
@@ -343,7 +348,7 @@ class RedisStore:
 
     # --- talking to the server --------------------------------------------------------------------------------
 
-    def _run(self, script: Script, key_list: Sequence[str], arguments: Sequence[str | int | bytes]) -> Any:
+    def run_script(self, script: Script, key_list: Sequence[str], arguments: Sequence[str | int | bytes]) -> Any:
         def ask() -> Any:
             try:
                 return self.client.call("EVALSHA", script.sha, len(key_list), *key_list, *arguments)
@@ -358,7 +363,7 @@ class RedisStore:
         """Send a command that may be repeated, and return the reply as the server sent it."""
         return self._patiently(lambda: self.client.call(*command))
 
-    def _call_many(self, commands: Iterable[Sequence[Argument]]) -> list[Any]:
+    def call_many(self, commands: Iterable[Sequence[Argument]]) -> list[Any]:
         """Send commands that may be repeated, in one round trip where the client can."""
         prepared = list(commands)
         return self._patiently(lambda: self.client.call_many(prepared))

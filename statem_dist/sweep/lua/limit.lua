@@ -1,0 +1,25 @@
+-- Take a place of a limit that sweeps share.
+--
+-- KEYS  1 holders   2 those that began within the last minute
+-- ARGV  1 holder   2 lease in ms   3 how many at once ('' : any number)   4 how many within 60 s ('' : any number)
+-- TTL   none
+-- Returns {1, 0, 0} when taken, now or before; {0, places in use, ms until the next may begin (0: when one ends)}.
+
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
+redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now - 60000)
+if redis.call('ZSCORE', KEYS[1], ARGV[1]) then
+  return {1, 0, 0}
+end
+local used = redis.call('ZCARD', KEYS[1])
+if ARGV[3] ~= '' and used >= tonumber(ARGV[3]) then
+  return {0, used, 0}
+end
+if ARGV[4] ~= '' and redis.call('ZCARD', KEYS[2]) >= tonumber(ARGV[4]) then
+  local oldest = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
+  return {0, used, tonumber(oldest[2]) + 60000 - now}
+end
+redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])
+redis.call('ZADD', KEYS[2], now, ARGV[1])
+return {1, 0, 0}
