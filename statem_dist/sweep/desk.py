@@ -28,12 +28,12 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -54,7 +54,6 @@ from statem_dist.sweep.model import (
     Sweep,
     Trial,
     Usage,
-    values_of,
 )
 
 if TYPE_CHECKING:
@@ -192,6 +191,14 @@ class SweepDesk:
             details={"sweep": wanted, "candidates": found},
         )
 
+    def sweep(self, sweep_id: str) -> Sweep:
+        """Return a sweep as it is now.
+
+        Raises:
+            NotFound: there is none of that id.
+        """
+        return self._ledger.require(sweep_id)
+
     def folder(self, sweep_id: str) -> Path:
         """Return where the folders of a sweep's attempts are on this host."""
         return self._state_dir / "sweeps" / sweep_id
@@ -240,11 +247,21 @@ class SweepDesk:
         if found is None:
             self._registrar.register(loaded.parsed, definition.runbook_path)
             self._ledger.create(sweep_id, definition, content, by)
-        elif concurrency is not None and found.definition.concurrency != concurrency:
-            self._ledger.revise(sweep_id, replace(found.definition, concurrency=concurrency), content)
+        elif found.status != "planning":
+            self._taken_over(found, definition, content)
         if found is None or found.status == "planning":
             self._plan(sweep_id, trials)
         return Submitted(self._woken(sweep_id), fresh=found is None)
+
+    def _taken_over(self, sweep: Sweep, definition: Definition, content: str) -> None:
+        """Take over what a file says now of how a sweep is worked on: bounds, queue, rules to stop.
+
+        A copy of the file elsewhere changes nothing: its paths may mean nothing to those who work on the sweep.
+        """
+        # Trials may have been added since.
+        wanted = replace(definition, trials=sweep.definition.trials)
+        if definition.file == sweep.definition.file and wanted != sweep.definition:
+            self._ledger.revise(sweep.id, wanted, content)
 
     def _reserved(self, content: str, name: str, *, new: bool) -> tuple[str, Sweep | None]:
         """Return the id under which a content is to be submitted, and the sweep to attach to if there is one."""
@@ -324,8 +341,9 @@ class SweepDesk:
         Args:
             sweep_id: which one.
             loaded: its sweep file as it is now; None reads the file that it was submitted from, if that is there.
-            accept_changes: whether the sweep takes over what the file has changed: trials of new cells are added with
-                new numbers, those of cells that are gone are withdrawn if they wait, and what has ended stays.
+            accept_changes: whether the sweep takes over what the file has changed of its results: trials of new cells
+                are added with new numbers, those of cells that are gone are withdrawn if they wait, and what has
+                ended stays. What decides no results, such as bounds and rules to stop, is taken over in any case.
 
         Raises:
             NotFound: there is no such sweep.
@@ -351,6 +369,9 @@ class SweepDesk:
                 assert loaded is not None, "what was never stored whole is read again"
                 self._plan(sweep_id, chosen(loaded, selection))
             elif sweep.status != "finished":
+                if loaded is not None:
+                    definition = replace(loaded.definition, selection=selection)
+                    self._taken_over(sweep, definition, self._ledger.fingerprint(sweep_id))
                 self._ledger.steer(sweep_id, "active", ["paused", "stopped"])
             return Resumed(self._woken(sweep_id), sweep.status)
         if not accept_changes:
@@ -362,7 +383,7 @@ class SweepDesk:
         selection = sweep.definition.selection
         definition = replace(loaded.definition, selection=selection)
         wanted = {_key(planned): planned for planned in chosen(loaded, selection)}
-        told = self._differences(sweep, loaded)
+        told = self._differences(sweep, loaded, selection)
         self._registrar.register(loaded.parsed, definition.runbook_path)
         if sweep.status == "active":
             # Nothing is to begin by one definition that was planned by the other.
@@ -429,14 +450,15 @@ class SweepDesk:
             )
         withdrawn = self._ledger.withdrawn(sweep_id)
         kept = [each.planned for each in self._ledger.trials(sweep_id) if each.planned.number not in withdrawn]
-        cells = {tuple(planned.cell.items()): planned.cell for planned in kept}
+        # Some may be there already, if whoever did this before was interrupted.
         known = {_key(planned) for planned in kept}
+        cells = {key: planned.cell for planned in kept for key, _ in [_key(planned)]}
         numbers = count(self._ledger.size(sweep_id) + 1)
         new = [
             Planned(next(numbers), cell, repetition)
             for repetition in range(definition.trials + 1, trials + 1)
-            for cell in cells.values()
-            if (tuple(cell.items()), repetition) not in known
+            for key, cell in cells.items()
+            if (key, repetition) not in known
         ]
         added = self._ledger.add(sweep_id, definition, new, self._registrar.clock())
         # The content stays what it was: the file was not changed.
@@ -445,13 +467,16 @@ class SweepDesk:
         self._go_on_after(sweep_id, ["active", "finished"])
         return Resumed(self._woken(sweep_id), sweep.status, added=added)
 
-    def retry(self, sweep_id: str, which: Sequence[Which] = (), numbers: Sequence[int] = ()) -> Repeated:
+    def retry(
+        self, sweep_id: str, which: Sequence[Which] = (), numbers: Sequence[int] = (), *, dry_run: bool = False
+    ) -> Repeated:
         """Make trials of a sweep that have ended wait again; what is known of their attempts stays.
 
         Args:
             sweep_id: which sweep.
             which: by outcome; none means every outcome, and then numbers must be given.
             numbers: only those; none means all.
+            dry_run: whether it is only said what would be done.
 
         Raises:
             NotFound: there is no such sweep, or no trial of a number.
@@ -485,10 +510,12 @@ class SweepDesk:
         repeated: dict[Outcome, int] = {}
         for trial in found:
             repeated[trial.state] = repeated.get(trial.state, 0) + 1  # type: ignore[index,call-overload]
-        self._ledger.again(sweep_id, found)
-        if found:
-            self._go_on_after(sweep_id, ["active", "stopped", "cancelled", "finished"])
         left = tuple(sorted(seen - {trial.planned.number for trial in found})) if numbers else ()
+        if dry_run:
+            return Repeated(sweep, repeated, left)
+        if found:
+            self._ledger.again(sweep_id, found)
+            self._go_on_after(sweep_id, ["active", "stopped", "cancelled", "finished"])
         return Repeated(self._woken(sweep_id), repeated, left)
 
     def remove(self, sweep_id: str, *, force: bool = False, deadline: Deadline | None = None) -> bool:
@@ -572,11 +599,17 @@ class SweepDesk:
             details={"sweep": sweep.id, "differences": told},
         )
 
-    def _differences(self, sweep: Sweep, loaded: Loaded, selection: Selection | None = None) -> list[str]:
+    def _differences(self, sweep: Sweep, loaded: Loaded, selection: Selection) -> list[str]:
+        """Return what a file, with what is selected of it, would change of a sweep: one sentence each."""
         from statem_dist.sweep.changes import differences
 
-        wanted = sweep.definition.selection if selection is None else selection
-        return differences(sweep.definition, replace(loaded.definition, selection=wanted))
+        withdrawn = self._ledger.withdrawn(sweep.id)
+        before = [each.planned.cell for each in self._ledger.trials(sweep.id) if each.planned.number not in withdrawn]
+        after = tuple(each.cell for each in chosen(loaded, selection))
+        told = differences(sweep.definition, before, replace(loaded, cells=after))
+        if sweep.definition.selection != selection:
+            told.append(f"selected: {_shown(sweep.definition.selection)} -> {_shown(selection)}")
+        return told
 
 
 class _Ended(Struct, frozen=True):
@@ -630,5 +663,15 @@ def has_ended(sweep: Sweep) -> bool:
     return sweep.status in over and sweep.counts["running"] == 0
 
 
-def _key(planned: Planned) -> tuple[tuple[tuple[str, str], ...], int]:
-    return tuple(planned.cell.items()), planned.repetition
+def _key(planned: Planned) -> tuple[str, int]:
+    """Return by what a trial is the same trial, whatever its number."""
+    from statem_dist.sweep.plan import key_of
+
+    return key_of(planned.cell), planned.repetition
+
+
+def _shown(selection: Selection) -> str:
+    if selection.everything:
+        return "all trials"
+    parts = [f"{axis}={value}" for axis, values in selection.only.items() for value in values]
+    return ", ".join([*parts, *([f"the first {selection.first} of each row"] if selection.first else [])])

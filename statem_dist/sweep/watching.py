@@ -137,7 +137,7 @@ class Watcher:
             slowest=tuple(sorted((each for each in running if each.last), key=_began)[:SHOWN_MAX]),
             news=tuple(news),
             troubles=tuple(self._troubles),
-            obstacles=tuple(self._obstacles(sweep)),
+            obstacles=tuple(obstacles_of(sweep, self._workers)),
             seconds_left=self._seconds_left(sweep, now),
         )
 
@@ -165,21 +165,6 @@ class Watcher:
             self._past = False
             return []
         return [*([f"{left} more trials have not passed"] if left else []), *told]
-
-    def _obstacles(self, sweep: Sweep) -> list[str]:
-        found = [f"{host} begins no trial: {why}" for host, why in sorted(sweep.held.items())]
-        because = f": {sweep.status_reason}" if sweep.status_reason else ""
-        if sweep.status == "planning":
-            found.append("its trials are being stored; if whoever did that is gone, submit it again")
-        elif sweep.status == "paused":
-            found.append(f"paused{because}; to go on: statem-dist sweep resume {sweep.id}")
-        elif sweep.status == "stopped":
-            found.append(f"stopped{because}; to go on all the same: statem-dist sweep resume {sweep.id}")
-        elif sweep.status == "active" and sweep.counts["pending"] and not sweep.counts["running"]:
-            queue = sweep.definition.queue
-            if not self._workers.serves(queue):
-                found.append(f"no worker serves the queue {queue!r}: statem-dist worker -Q {queue}")
-        return found
 
     def _seconds_left(self, sweep: Sweep, now: int) -> float | None:
         """Return how long the rest takes at the pace since the first look."""
@@ -307,6 +292,23 @@ def watch(
 
 
 # --- words ---------------------------------------------------------------------------------------------------------
+
+
+def obstacles_of(sweep: Sweep, workers: ServesQueue) -> list[str]:
+    """Return what holds a sweep back, one sentence each."""
+    found = [f"{host} begins no trial: {why}" for host, why in sorted(sweep.held.items())]
+    because = f": {sweep.status_reason}" if sweep.status_reason else ""
+    if sweep.status == "planning":
+        found.append("its trials are being stored; if whoever did that is gone, submit it again")
+    elif sweep.status == "paused":
+        found.append(f"paused{because}; to go on: statem-dist sweep resume {sweep.id}")
+    elif sweep.status == "stopped":
+        found.append(f"stopped{because}; to go on all the same: statem-dist sweep resume {sweep.id}")
+    elif sweep.status == "active" and sweep.counts["pending"] and not sweep.counts["running"]:
+        queue = sweep.definition.queue
+        if not workers.serves(queue):
+            found.append(f"no worker serves the queue {queue!r}: statem-dist worker -Q {queue}")
+    return found
 
 
 def trouble_of(trial: Trial, state: str) -> str:
