@@ -101,6 +101,10 @@ class Ledger:
         self._store = store
         self._definitions: dict[tuple[str, int], Definition] = {}
 
+    def clock(self) -> int:
+        """Return the time of the store in ms since the epoch."""
+        return self._store.clock()
+
     # --- submitting ------------------------------------------------------------------------------------------------
 
     def create(self, sweep_id: str, definition: Definition, fingerprint: str, by: str) -> None:
