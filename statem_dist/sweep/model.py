@@ -136,12 +136,14 @@ class Agent(Struct, frozen=True, omit_defaults=True):
 class Workspace(Struct, frozen=True, omit_defaults=True):
     """What a trial's folder holds at its beginning.
 
-    ``template`` is the absolute path of a folder that is copied. ``git`` is a URL or an absolute path of a
-    repository, whose ``ref`` (with ``{axis}`` standing for a value of the cell) is checked out. Neither: it is empty.
+    ``template`` is the absolute path of a folder that is copied, ``digest`` what it held when the sweep file was read.
+    ``git`` is a URL or an absolute path of a repository, whose ``ref`` (with ``{axis}`` standing for a value of the
+    cell) is checked out. Neither: it is empty.
     ``keep`` says whose workspaces stay after the end; agent output, history and artifacts always do.
     """
 
     template: str | None = None
+    digest: str = ""
     git: str | None = None
     ref: str = "HEAD"
     keep: Literal["all", "unless_passed", "none"] = "all"

@@ -14,6 +14,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from statem_dist.sweep.trials import plan
 
 from statem_dist.checks.process import Supervisor
 from statem_dist.deadline import Deadline
@@ -25,7 +26,6 @@ from statem_dist.sweep.driver import Driver
 from statem_dist.sweep.pool import Pool
 from statem_dist.sweep.results import TrialResult
 from statem_dist.sweep.spec import load_sweep
-from statem_dist.sweep.trials import plan
 from tests.support.programs import eventually
 
 pytestmark = pytest.mark.e2e
