@@ -365,3 +365,8 @@ def values_of(cell: Cell) -> str:
 def row_of(cell: Cell, axes: tuple[str, ...]) -> tuple[str, ...]:
     """Return the values of a cell on some axes; a missing one is empty."""
     return tuple(cell.get(axis, "") for axis in axes)
+
+
+def variable_of(axis: str) -> str:
+    """Return the environment variable that carries the value of an axis, or of one of ``vars``."""
+    return f"STATEM_VAR_{axis.upper().replace('-', '_')}"

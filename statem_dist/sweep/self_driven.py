@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -33,7 +34,7 @@ LAST_WORDS_SECONDS = 30.0
 """How long an agent may go on after its run has ended."""
 
 
-class SelfDrivenBench(Bench):
+class SelfDrivenBench(Bench, Protocol):
     """What such a driver needs of the process that it works in."""
 
     def end_agent(self, run_id: str) -> None:

@@ -36,9 +36,8 @@ from statem_dist.sweep.driver import DETAIL_LENGTH_MAX, DRIVER, GivenUp, Journey
 from statem_dist.sweep.hints import Hints
 from statem_dist.sweep.holding import Held, Holding, Why
 from statem_dist.sweep.ledger import Ledger
-from statem_dist.sweep.model import Agent, Attempt, Trial, Usage
+from statem_dist.sweep.model import Agent, Attempt, Trial, Usage, variable_of
 from statem_dist.sweep.plan import seed_of, slug
-from statem_dist.sweep.spec import variable_of
 from statem_dist.sweep.stopping import stop_if_due
 from statem_dist.sweep.taking import Taken, Taker
 from statem_dist.tokens import Tokens
@@ -278,7 +277,7 @@ class _Drive:
             threading.Event().wait(pause.bound(self.until.bound(0.2)))
         if self.engine.find(self.attempt.run_id) is None:
             try:
-                workspaces.prepare(self._definition, self._planned.cell, self._workspace, self._cache)
+                workspaces.prepare(self._definition.workspace, self._planned.cell, self._workspace, self._cache)
             except (StatemError, OSError) as error:
                 text = error.message if isinstance(error, StatemError) else str(error)
                 return Verdict("workspace_failed", f"its workspace could not be made: {text}")

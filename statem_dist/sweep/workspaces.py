@@ -115,3 +115,12 @@ def _entries(folder: Path) -> Iterator[Path]:
             yield Path(entry.path)
             if entry.is_dir(follow_symlinks=False):
                 waiting.append(Path(entry.path))
+
+
+def prepare(workspace, cell, folder, cache):
+    folder.mkdir(parents=True)
+
+
+def discard(folder):
+    import shutil
+    shutil.rmtree(folder)
