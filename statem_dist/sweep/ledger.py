@@ -54,6 +54,7 @@ _SETTLE = Script("settle", _LUA)
 _STEER = Script("steer", _LUA)
 _AGAIN = Script("again", _LUA)
 _WITHDRAW = Script("withdraw", _LUA)
+_RESERVE = Script("reserve", _LUA)
 
 _encode = msgspec.json.Encoder().encode
 _decode_definition = msgspec.json.Decoder(Definition).decode
@@ -128,6 +129,20 @@ class Ledger:
         """Return the sweep that was submitted last with that content, or None."""
         found = self._store.call("GET", keys.sweep_of(fingerprint))
         return None if found is None else self.sweep(found.decode())
+
+    def reserve(self, fingerprint: str, instead_of: str, sweep_id: str) -> str:
+        """Reserve a content for a sweep that is about to be created, and return whose it is now.
+
+        Args:
+            instead_of: the sweep that had it so far; empty for none. If another one has it by now, that one keeps it.
+        """
+        holder = self._store.run_script(_RESERVE, [keys.sweep_of(fingerprint)], [instead_of, sweep_id])
+        return str(holder.decode())
+
+    def holder(self, fingerprint: str) -> str:
+        """Return the id for which a content was reserved last, whether that sweep is there or not; empty for none."""
+        found = self._store.call("GET", keys.sweep_of(fingerprint))
+        return "" if found is None else str(found.decode())
 
     def fingerprint(self, sweep_id: str) -> str:
         """Return what the content of a sweep was known by when it was submitted, or revised last."""
@@ -214,17 +229,23 @@ class Ledger:
                 lane = lanes.setdefault(Lane(definition, trial.planned.cell).key, len(lanes) + 1)
                 rows += [trial.planned.number, lane, trial.state]
             self._store.call("SADD", keys.sweep(sweep_id, "lanes"), *lanes)
-            key_list = [*self._keys(sweep_id, "counts", "outcomes", "queued", "feed"), *self._waiting(sweep_id, lanes)]
+            parts = ("counts", "outcomes", "queued", "feed", "withdrawn")
+            key_list = [*self._keys(sweep_id, *parts), *self._waiting(sweep_id, lanes)]
             moved += self._store.run_script(_AGAIN, key_list, [FEED_LENGTH, *rows])
         return moved
 
     def withdraw(self, sweep_id: str, numbers: Iterable[int]) -> int:
         """End trials that wait and that are planned no longer; return how many were."""
         lanes = self._lanes(sweep_id)
-        key_list = [*self._keys(sweep_id, "counts", "outcomes", "feed"), *self._waiting(sweep_id, lanes)]
+        parts = ("counts", "outcomes", "feed", "withdrawn")
+        key_list = [*self._keys(sweep_id, *parts), *self._waiting(sweep_id, lanes)]
         return sum(
             self._store.run_script(_WITHDRAW, key_list, [FEED_LENGTH, *page]) for page in _pages(numbers) if lanes
         )
+
+    def withdrawn(self, sweep_id: str) -> set[int]:
+        """Return the numbers of the trials that were withdrawn, and were not made to wait again since."""
+        return {int(member) for member in self._store.call("SMEMBERS", keys.sweep(sweep_id, "withdrawn"))}
 
     def remove(self, sweep_id: str) -> None:
         """Remove everything that is stored of a sweep; its runs stay."""
@@ -232,7 +253,7 @@ class Ledger:
         if fingerprint and self._store.call("GET", keys.sweep_of(fingerprint)) == sweep_id.encode():
             self._store.call("DEL", keys.sweep_of(fingerprint))
         parts = ("plan", "lanes", "running", "claims", "holders", "slots", "taken", "outcomes", "counts", "tries")
-        rest = ("attempts", "queued", "holds", "feed", "sweep")
+        rest = ("attempts", "queued", "holds", "feed", "withdrawn", "sweep")
         key_list = [*self._waiting(sweep_id, self._lanes(sweep_id)), *self._keys(sweep_id, *parts, *rest)]
         self._store.call("DEL", *key_list)
         self.unpublish(sweep_id)

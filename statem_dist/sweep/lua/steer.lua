@@ -34,7 +34,7 @@ if ARGV[1] == 'cancelled' then
     redis.call('DEL', KEYS[lane])
   end
 end
-if ARGV[1] == 'cancelled' or ARGV[1] == 'stopped' then
+if ARGV[1] == 'cancelled' or ARGV[1] == 'stopped' or ARGV[1] == 'finished' then
   if redis.call('ZCARD', KEYS[2]) == 0 then
     redis.call('HSET', KEYS[1], 'ended_at', now)
   end
