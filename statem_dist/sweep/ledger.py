@@ -102,6 +102,10 @@ class Ledger:
         self._store = store
         self._definitions: dict[tuple[str, int], Definition] = {}
 
+    def clock(self) -> int:
+        """Return the time of the store in ms since the epoch."""
+        return self._store.clock()
+
     # --- submitting ------------------------------------------------------------------------------------------------
 
     def create(self, sweep_id: str, definition: Definition, fingerprint: str, by: str) -> None:
@@ -312,9 +316,13 @@ class Ledger:
         """Return the ids of all sweeps, newest first."""
         return [member.decode() for member in self._store.call("ZREVRANGE", keys.SWEEPS, 0, -1)]
 
+    def numbers(self, sweep_id: str) -> list[int]:
+        """Return the numbers of the trials that are planned, in order; some may be left out between them."""
+        return sorted(int(number) for number in self._store.call("HKEYS", keys.sweep(sweep_id, "plan")))
+
     def size(self, sweep_id: str) -> int:
         """Return the highest number that a trial of a sweep has."""
-        return int(self._store.call("HLEN", keys.sweep(sweep_id, "plan")))
+        return max(self.numbers(sweep_id), default=0)
 
     def trials(self, sweep_id: str, numbers: Iterable[int] | None = None) -> Iterator[Trial]:
         """Yield trials with all their attempts, in pages of ``PAGE``.
@@ -322,7 +330,7 @@ class Ledger:
         Args:
             numbers: which ones; None for all, in order. Those that are not planned are left out.
         """
-        wanted = range(1, self.size(sweep_id) + 1) if numbers is None else numbers
+        wanted = self.numbers(sweep_id) if numbers is None else numbers
         for page in _pages(wanted):
             yield from self._page(sweep_id, page)
 

@@ -260,14 +260,29 @@ class Blocked(Struct, frozen=True):
     times: int
 
 
+class Position(Struct, frozen=True, omit_defaults=True):
+    """Where a driver stands: on which entry of its run, how often the agent was called there, whether it has answered
+    the last call, and how often each node was entered. ``same`` counts how often in a row the entry was blocked in the
+    same way, which ``block`` stands for."""
+
+    entry: str = ""
+    calls: int = 0
+    answered: bool = False
+    visits: dict[str, int] = {}
+    block: str = ""
+    same: int = 0
+
+
 class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One attempt at a trial: one run, in a workspace of its own.
 
     Times are ms since the epoch by the store's clock, 0 for not yet; ``queued_at`` is when the trial became ready,
     ``started_at`` when a worker began it. ``steps`` counts rounds of agent and edges, ``calls`` those of the agent
     command, ``blocked`` transitions that were blocked, ``loops`` how often the node that was entered most was entered
-    again, ``checks`` executions of checks and hooks. ``losses`` counts the workers that were lost under it.
-    ``revision`` is that of the definition it follows. ``folder`` holds what is kept of it, on ``host``.
+    again, ``checks`` executions of checks and hooks. ``losses`` counts the workers that were lost under it, and
+    ``troubles`` what earlier attempts have used of the budget of ``retries``; ``retried`` says that the next attempt
+    followed by itself. ``revision`` is that of the definition it follows. ``folder`` holds what is kept of it, on
+    ``host``. ``position`` is where it stood when this was written, for whoever goes on with it.
     """
 
     number: int
@@ -290,8 +305,11 @@ class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
     loops: int = 0
     checks: int = 0
     losses: int = 0
+    troubles: int = 0
+    retried: bool = False
     blocks: tuple[Blocked, ...] = ()
     usage: Usage | None = None
+    position: Position | None = None
 
     @property
     def seconds(self) -> float:
@@ -365,3 +383,8 @@ def values_of(cell: Cell) -> str:
 def row_of(cell: Cell, axes: tuple[str, ...]) -> tuple[str, ...]:
     """Return the values of a cell on some axes; a missing one is empty."""
     return tuple(cell.get(axis, "") for axis in axes)
+
+
+def variable_of(axis: str) -> str:
+    """Return the environment variable that carries the value of an axis, or of one of ``vars``."""
+    return f"STATEM_VAR_{axis.upper().replace('-', '_')}"

@@ -25,14 +25,25 @@ from statem_dist.runbook.yaml_text import read_yaml
 from statem_dist.sweep import form
 from statem_dist.sweep.form import OTHERS, PARTS, TRIALS_MAX, SweepFile, ValuesFrom
 from statem_dist.sweep.matrix import expand
-from statem_dist.sweep.model import Agent, Artifacts, Cell, Definition, Limit, StopWhen, Workspace, row_of, values_of
+from statem_dist.sweep.model import (
+    Agent,
+    Artifacts,
+    Cell,
+    Definition,
+    Limit,
+    StopWhen,
+    Workspace,
+    row_of,
+    values_of,
+    variable_of,
+)
 from statem_dist.sweep.sources import find_names, is_pattern, locate, read_values
 from statem_dist.sweep.workspaces import digest_of, placeholders, ref_of
 
-RESERVED_LABELS = frozenset({"sweep", "trial"})
+RESERVED_LABELS = frozenset({"attempt", "repetition", "sweep", "trial"})
 """Labels that every trial's run has anyway; no axis can have their names."""
 
-OWN_NAMES = frozenset({"STATEM_TRIAL", "STATEM_SWEEP_DIR"})
+OWN_NAMES = frozenset({"STATEM_SEED", "STATEM_SWEEP", "STATEM_SWEEP_DIR", "STATEM_TRIAL"})
 """Variables that the driver sets for agents and checks, whatever the sweep file says."""
 
 SHOWN_MAX = 10
@@ -65,11 +76,6 @@ def load_sweep(path: Path) -> Loaded:
         raise problems.fatal(None, "this is a runbook, not a sweep file", hint=hint)
     reader = _Reader(path.absolute(), root, problems)
     return reader.load(reader.file())
-
-
-def variable_of(axis: str) -> str:
-    """Return the environment variable that carries the value of an axis, or of one of ``vars``."""
-    return f"STATEM_VAR_{axis.upper().replace('-', '_')}"
 
 
 class _Reader:
