@@ -254,7 +254,9 @@ class SweepDesk:
             return new_run_id(name), None
         held_by = self._ledger.holder(content)
         found = self._ledger.sweep(held_by) if held_by else None
-        if held_by and (found is None or found.status in ("planning", "active", "paused")):
+        # One that was revised since is the sweep of another content.
+        same = found is not None and self._ledger.fingerprint(held_by) == content
+        if held_by and (found is None or (same and found.status in ("planning", "active", "paused"))):
             # One that is not there is about to be created by somebody else, or by nobody any more.
             return held_by, found
         # Of two that submit the same at the same time, the second gets the id of the first: they store the same trials.
@@ -338,7 +340,6 @@ class SweepDesk:
         self._ledger.revise(sweep.id, definition, content_of(loaded, selection))
         added += self._ledger.again(sweep.id, back)
         self._ledger.steer(sweep.id, "active", ["planning", "paused", "stopped", "finished"])
-        self._finish_if_done(sweep.id)
         return Resumed(self._woken(sweep.id), sweep.status, tuple(told), added, ended)
 
     def pause(self, sweep_id: str, why: str = "") -> Sweep:
@@ -511,12 +512,6 @@ class SweepDesk:
         """Let a sweep go on for which trials wait again; one that is paused, or that nobody expects to go on, stays."""
         with suppress(Conflict):
             self._ledger.steer(sweep_id, "active", expected)
-
-    def _finish_if_done(self, sweep_id: str) -> None:
-        """Let a sweep end of which nothing waits or runs any more, because the rest was withdrawn."""
-        now = self._ledger.require(sweep_id)
-        if now.status == "active" and now.ended == now.planned:
-            self._ledger.steer(sweep_id, "finished", ["active"])
 
     def _woken(self, sweep_id: str) -> Sweep:
         """Wake slots for the trials of a sweep that may begin, and return it."""
