@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from statem_dist.store.redis_store import RedisStore
 
 RunIdOption = Annotated[
-    str | None, Option("--run-id", metavar="ID", help="The run (default: STATEM_RUN_ID, else the one started last).", complete="runs")
+    str | None,
+    Option(
+        "--run-id", metavar="ID", help="The run (default: STATEM_RUN_ID, else the one started last).", complete="runs"
+    ),
 ]
 StateDirOption = Annotated[
     str | None,
