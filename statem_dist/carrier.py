@@ -54,6 +54,7 @@ class Carrier:
         environ: what commands get that the caller executes.
         inline: whether the caller executes work that nobody serves.
         quick: see ``client_for``.
+        own: what executes the work of the caller's runs, whoever else serves its queues.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Carrier:
         *,
         inline: bool,
         quick: bool,
+        own: InlineWorker | None = None,
     ) -> None:
         self._settings = settings
         self._redis_url = redis_url
@@ -80,6 +82,7 @@ class Carrier:
         self._environ = environ
         self._inline = inline
         self._quick = quick
+        self._own = own
         self._inline_workers: dict[tuple[str, ...], InlineWorker] = {}
         self._inline_lock = threading.Lock()
 
@@ -171,6 +174,22 @@ class Carrier:
             on_leftover(run.in_flight)
         return inline.finish(Follower(self._store, run.id, run.in_flight.id, run.version, None), deadline)
 
+    def see_through(self, run_id: str, deadline: Deadline) -> Settled | None:
+        """Wait until the open transition of a run has settled or time is up, and do of it what nobody else does.
+
+        None if there is none.
+        """
+        with self._watcher.watch(run_id) as watch:
+            snapshot = self._coordinator.load(run_id)
+            transition = snapshot.run.in_flight
+            if transition is None:
+                return None
+            follower = Follower(self._store, run_id, transition.id, snapshot.run.version, None)
+            run, inline = snapshot.run, self._own
+            if inline is not None:
+                run = inline.finish(follower, deadline).run
+            return self._wait(run, follower, watch, deadline, None)
+
     def _follower(self, applied: Applied, on_event: OnEvent | None, terms: Terms) -> Follower:
         transition = applied.run.transition
         assert transition is not None, "a verb opens a transition, or goes on with one"
@@ -181,8 +200,10 @@ class Carrier:
 
     def is_left_to_us(self, snapshot: Snapshot) -> bool:
         """Return whether the open transition of a run owes something that only a caller will execute."""
-        if not self._inline or not is_abandoned(self._store, snapshot):
+        if not (self._inline or self._own) or not is_abandoned(self._store, snapshot):
             return False
+        if self._own is not None:
+            return not queues_of_work(snapshot).isdisjoint(self._own.worker.queues)
         return any(not self._roster.serves(queue) for queue in queues_of_work(snapshot))
 
     def inline_worker(self, pinned: str | None) -> InlineWorker | None:
@@ -191,6 +212,8 @@ class Carrier:
         Args:
             pinned: the queue that the run is pinned to, or None for the common ones.
         """
+        if self._own is not None:
+            return self._own
         if not self._inline:
             return None
         everything = (CHECKS_QUEUE, REVIEWS_QUEUE) if pinned is None else (pinned,)
@@ -200,10 +223,10 @@ class Carrier:
         with self._inline_lock:
             if unserved not in self._inline_workers:
                 # Only who executes checks pays for what executes them.
-                from statem_dist.inline import InlineWorker
+                from statem_dist.inline import worker_for_caller
 
                 patience = self._settings.lease_seconds / (2 * RENEWALS_PER_LEASE)
-                self._inline_workers[unserved] = InlineWorker(
+                self._inline_workers[unserved] = worker_for_caller(
                     self._store,
                     RedisStore(client_for(self._redis_url, quick=self._quick), patience_seconds=patience),
                     self._settings,

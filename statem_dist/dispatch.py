@@ -11,34 +11,49 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
+
+from msgspec import Struct
 
 from statem_dist.protocol.progress import Batch
 from statem_dist.settings import Settings
 from statem_dist.store.base import Push
 
 TASK_NAME = "statem.execute"
-"""Name of the one Celery task; its arguments are a run id, a transition id and the id of a planned check."""
+"""The Celery task that executes checks; its arguments are a run id, a transition id and the id of a planned check."""
+
+DRIVE_TASK_NAME = "statem.drive"
+"""The Celery task that takes a trial of a sweep and drives it; its argument is the name of the queue."""
+
+
+class TrialsWait(Struct, frozen=True):
+    """That trials of sweeps may wait to be taken by whoever serves a queue."""
+
+    queue: str
+
+
+Owed: TypeAlias = Batch | TrialsWait
+"""What a message is about."""
 
 
 class Dispatcher(Protocol):
     """Where owed batches go."""
 
-    def pushes(self, batches: Sequence[Batch]) -> tuple[Push, ...]:
+    def pushes(self, batches: Sequence[Owed]) -> tuple[Push, ...]:
         """Return messages that the commit itself is to push."""
 
-    def send(self, batches: Sequence[Batch]) -> None:
+    def send(self, batches: Sequence[Owed]) -> None:
         """Send messages after the commit. A failure is no error: the reaper sends them again."""
 
 
 class NoDispatch:
     """For whoever executes what it commits: nothing is sent."""
 
-    def pushes(self, batches: Sequence[Batch]) -> tuple[Push, ...]:
+    def pushes(self, batches: Sequence[Owed]) -> tuple[Push, ...]:
         """Return nothing."""
         return ()
 
-    def send(self, batches: Sequence[Batch]) -> None:
+    def send(self, batches: Sequence[Owed]) -> None:
         """Do nothing."""
 
 
@@ -54,36 +69,40 @@ class DispatchOthers:
         self._dispatcher = dispatcher
         self._own = frozenset(own)
 
-    def pushes(self, batches: Sequence[Batch]) -> tuple[Push, ...]:
+    def pushes(self, batches: Sequence[Owed]) -> tuple[Push, ...]:
         """Return the messages about the work of others."""
         return self._dispatcher.pushes(self._others(batches))
 
-    def send(self, batches: Sequence[Batch]) -> None:
+    def send(self, batches: Sequence[Owed]) -> None:
         """Send the messages about the work of others."""
         self._dispatcher.send(self._others(batches))
 
-    def _others(self, batches: Sequence[Batch]) -> list[Batch]:
+    def _others(self, batches: Sequence[Owed]) -> list[Owed]:
         return [batch for batch in batches if batch.queue not in self._own]
 
 
 class PushWithCommit:
     """Messages travel in the commit script, into the lists that Celery workers on the same Redis consume."""
 
-    def pushes(self, batches: Sequence[Batch]) -> tuple[Push, ...]:
+    def pushes(self, batches: Sequence[Owed]) -> tuple[Push, ...]:
         """Return one message per batch."""
         return tuple(Push(queue=batch.queue, message=task_message(batch)) for batch in batches)
 
-    def send(self, batches: Sequence[Batch]) -> None:
+    def send(self, batches: Sequence[Owed]) -> None:
         """Do nothing: the commit has sent them."""
 
 
-def task_parts(batch: Batch) -> tuple[dict[str, Any], list[Any]]:
-    """Return headers and body of the task message for a batch, in Celery's message protocol, version 2."""
-    arguments = [batch.run, batch.transition, batch.checks[0]]
+def task_parts(owed: Owed) -> tuple[dict[str, Any], list[Any]]:
+    """Return headers and body of the task message for what is owed, in Celery's message protocol, version 2."""
+    match owed:
+        case Batch():
+            name, arguments = TASK_NAME, [owed.run, owed.transition, owed.checks[0]]
+        case TrialsWait():
+            name, arguments = DRIVE_TASK_NAME, [owed.queue]
     task_id = _new_id()
     headers = {
         "lang": "py",
-        "task": TASK_NAME,
+        "task": name,
         "id": task_id,
         "root_id": task_id,
         "parent_id": None,
@@ -100,9 +119,9 @@ def task_parts(batch: Batch) -> tuple[dict[str, Any], list[Any]]:
     return headers, [arguments, {}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}]
 
 
-def task_message(batch: Batch) -> bytes:
-    """Return the message that kombu's Redis transport would put on the queue for this batch."""
-    headers, body = task_parts(batch)
+def task_message(owed: Owed) -> bytes:
+    """Return the message that kombu's Redis transport would put on the queue for what is owed."""
+    headers, body = task_parts(owed)
     envelope = {
         "body": b64encode(json.dumps(body).encode()).decode(),
         "content-encoding": "utf-8",
@@ -112,7 +131,7 @@ def task_message(batch: Batch) -> bytes:
             "correlation_id": headers["id"],
             "reply_to": "",
             "delivery_mode": 2,
-            "delivery_info": {"exchange": "", "routing_key": batch.queue},
+            "delivery_info": {"exchange": "", "routing_key": owed.queue},
             "priority": 0,
             "body_encoding": "base64",
             "delivery_tag": _new_id(),

@@ -54,6 +54,7 @@ from statem_dist.views import run_summary
 from statem_dist.waiting import WaitingReasons
 
 if TYPE_CHECKING:
+    from statem_dist.inline import InlineWorker
     from statem_dist.runbook import Format, Parsed
     from statem_dist.transfer import Parcel
 
@@ -84,6 +85,7 @@ class Engine:
         environ: the caller's environment, which commands get when the caller executes them.
         inline: whether the caller executes work that nobody serves.
         quick: whether this process is over after a command or two; see ``client_for``.
+        own: what executes the work of the runs that are moved here, whoever else serves their queues.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class Engine:
         *,
         inline: bool,
         quick: bool = False,
+        own: InlineWorker | None = None,
     ) -> None:
         self.settings = settings
         self.redis_url = redis_url
@@ -113,6 +116,7 @@ class Engine:
             dict(os.environ if environ is None else environ),
             inline=inline,
             quick=quick,
+            own=own,
         )
         self._runbooks: dict[str, Runbook] = {}
 
@@ -456,6 +460,16 @@ class Engine:
             Conflict: it is not paused.
         """
         return self._coordinator.apply(run_id, Unpause(by=by), None, terms).run
+
+    def see_through(self, run_id: str, deadline: Deadline) -> Settled | None:
+        """Wait until the open transition of a run has settled or time is up; None if there is none.
+
+        What of it nobody else does is done here, if anything is.
+
+        Raises:
+            NotFound: there is no such run.
+        """
+        return self._carrier.see_through(run_id, deadline)
 
     def wait_while_paused(self, run_id: str, deadline: Deadline) -> Run:
         """Wait until a run is not paused any more, or time is up; return it as it is then."""

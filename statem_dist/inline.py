@@ -1,4 +1,4 @@
-"""Executing a run's work in the caller, for the embedded instance that no worker serves.
+"""Executing a run's work in the caller: for the embedded instance that no worker serves, and for trials of a sweep.
 
 The caller is a worker for the length of one command: it claims, keeps leases and records like any other. If it
 is killed in the middle, its claim is found by the next command on the same host, which sees that the process
@@ -8,7 +8,7 @@ is gone and settles what is left by the same rules.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from statem_dist.checks.environment import inline_environment
 from statem_dist.checks.process import Supervisor, end_commands, outlive_commands
@@ -37,53 +37,22 @@ class InlineWorker:
     """A worker that lives as long as its caller.
 
     Args:
-        store: where runs are kept.
-        renewals: the same store for renewing leases; it must give up early.
-        settings: limits.
-        environ: the caller's environment, which commands get.
-        queues: the queues of its runs that nobody else serves.
-        dispatcher: sends the work of the other queues to workers.
-        alone: whether there are no other queues.
-        store_url: where the store is.
+        executor: executes for it; what it commits in its own queues is to be sent to nobody.
+        alone: whether there is no worker for any other queue of its runs.
+        at_close: called at the end, in this order.
     """
 
-    def __init__(
-        self,
-        store: RedisStore,
-        renewals: RedisStore,
-        settings: Settings,
-        environ: Mapping[str, str],
-        queues: tuple[str, ...],
-        dispatcher: Dispatcher,
-        *,
-        alone: bool,
-        store_url: str,
-    ) -> None:
-        self.worker = Worker(id=this_process("cli"), queues=queues)
+    def __init__(self, executor: Executor, *, alone: bool, at_close: Sequence[Callable[[], object]] = ()) -> None:
+        self.worker = executor.worker
+        self.coordinator = executor.coordinator
         self.alone = alone
-        self.coordinator = Coordinator(store, DispatchOthers(dispatcher, queues), settings)
-        self._supervisor = Supervisor(kill_grace_seconds=settings.kill_grace_seconds)
-        self._renewals = renewals
-        self._leases = LeaseKeeper(renewals, settings.lease_seconds, settings.kill_grace_seconds)
-
-        def environment(place: Place, variables: dict[str, str]) -> dict[str, str]:
-            return inline_environment({**environ, **place.env}, variables)
-
-        self._executor = Executor(
-            self.coordinator,
-            self.worker,
-            self._supervisor,
-            self._leases,
-            environment,
-            settings,
-            store_url=store_url,
-        )
+        self._executor = executor
+        self._at_close = at_close
 
     def close(self) -> None:
-        """End every command that still runs."""
-        self._leases.close()
-        self._supervisor.close()
-        self._renewals.client.close()
+        """End every command that still runs, if they are this worker's own."""
+        for end in self._at_close:
+            end()
 
     def carry_out(self, applied: Applied, follower: Follower, deadline: Deadline) -> Settled:
         """Execute a transition that was just opened, and perhaps claimed; see ``finish`` for how far."""
@@ -139,3 +108,44 @@ class InlineWorker:
     def apply(self, run_id: str, command: Command, seen: Snapshot | None = None, terms: Terms = NO_TERMS) -> Applied:
         """Apply a command; what it owes in the queues of this worker is sent to nobody."""
         return self.coordinator.apply(run_id, command, seen, terms)
+
+
+def worker_for_caller(
+    store: RedisStore,
+    renewals: RedisStore,
+    settings: Settings,
+    environ: Mapping[str, str],
+    queues: tuple[str, ...],
+    dispatcher: Dispatcher,
+    *,
+    alone: bool,
+    store_url: str,
+) -> InlineWorker:
+    """Return a command line as a worker for the queues of its runs that nobody else serves.
+
+    Args:
+        store: where runs are kept.
+        renewals: the same store for renewing leases; it must give up early.
+        settings: limits.
+        environ: the caller's environment, which commands get.
+        queues: the queues.
+        dispatcher: sends the work of the other queues to workers.
+        alone: whether there are no other queues.
+        store_url: where the store is.
+    """
+    supervisor = Supervisor(kill_grace_seconds=settings.kill_grace_seconds)
+    leases = LeaseKeeper(renewals, settings.lease_seconds, settings.kill_grace_seconds)
+
+    def environment(place: Place, variables: dict[str, str]) -> dict[str, str]:
+        return inline_environment({**environ, **place.env}, variables)
+
+    executor = Executor(
+        Coordinator(store, DispatchOthers(dispatcher, queues), settings),
+        Worker(id=this_process("cli"), queues=queues),
+        supervisor,
+        leases,
+        environment,
+        settings,
+        store_url=store_url,
+    )
+    return InlineWorker(executor, alone=alone, at_close=(leases.close, supervisor.close, renewals.client.close))

@@ -43,6 +43,15 @@ def limit_value(name: str, written: str) -> int:
     return value
 
 
+def size_of(written: str) -> int:
+    """Return a size in bytes, written as a limit of memory is: ``512M``, ``2G``, or bytes alone.
+
+    Raises:
+        ValueError: it is none; the message says what it must be.
+    """
+    return limit_value("memory", written)
+
+
 def read_limits(given: Iterable[str]) -> dict[str, int]:
     """Return the limits that are given as ``NAME=VALUE``, by their names; empty texts are passed over.
 

@@ -10,9 +10,8 @@ from kombu import Connection, Queue
 from kombu.exceptions import OperationalError
 from kombu.utils.url import maybe_sanitize_url
 
-from statem_dist.dispatch import task_parts
+from statem_dist.dispatch import Owed, task_parts
 from statem_dist.errors import Unavailable
-from statem_dist.protocol.progress import Batch
 from statem_dist.store.base import Push
 
 logger = logging.getLogger(__name__)
@@ -36,11 +35,11 @@ class PublishAfterCommit:
         self._declared: set[str] = set()
         self._lock = threading.Lock()
 
-    def pushes(self, batches: Sequence[Batch]) -> tuple[Push, ...]:
+    def pushes(self, batches: Sequence[Owed]) -> tuple[Push, ...]:
         """Return nothing: this broker is not reached by the commit script."""
         return ()
 
-    def send(self, batches: Sequence[Batch]) -> None:
+    def send(self, batches: Sequence[Owed]) -> None:
         """Publish one message per batch; what cannot be sent is left to the reaper."""
         with self._lock:
             try:
@@ -51,7 +50,7 @@ class PublishAfterCommit:
                 self._connection.close()
                 self._declared.clear()
 
-    def _send(self, batch: Batch) -> None:
+    def _send(self, batch: Owed) -> None:
         headers, body = task_parts(batch)
         producer = self._connection.Producer(serializer="json")
         declare = [] if batch.queue in self._declared else [Queue(batch.queue, routing_key=batch.queue)]

@@ -33,6 +33,9 @@ PassEnvOption = Annotated[
     list[str] | None,
     Option("--pass-env", metavar="NAME", help="Hand this variable to commands; repeatable."),
 ]
+InheritEnvOption = Annotated[
+    bool, Option("--inherit-env", help="Hand the whole environment to commands, but for secrets of this tool.")
+]
 LogLevelOption = Annotated[str, Option("--log-level", metavar="LEVEL", help="DEBUG, INFO, WARNING, ERROR or CRITICAL.")]
 HostOption = Annotated[
     str, Option("--host", metavar="ADDRESS", help="Where to listen; beyond this host only with tokens.")
@@ -66,7 +69,11 @@ def worker(
     concurrency: ConcurrencyOption = None,
     pool: Annotated[str, Option("--pool", help="threads, prefork or solo.")] = "threads",
     pass_env: PassEnvOption = None,
+    inherit_env: InheritEnvOption = False,
     grace: GraceOption = 30.0,
+    until_done: Annotated[
+        bool, Option("--until-done", help="End when its starter is gone and no sweep has work left.")
+    ] = False,
     events: Annotated[bool, Option("--events", help="Send task events, for Flower.")] = False,
     log_level: LogLevelOption = "INFO",
     workspace_root: RootsOption = None,
@@ -77,7 +84,10 @@ def worker(
 ) -> None:
     """Run a worker in the foreground; SIGTERM or Ctrl-C lets running checks end and hands the rest back.
 
-    Example: statem-dist worker -Q checks -c 8
+    Trials of sweeps wait in the queue `trials`, and occupy a slot for as long as they take: give them workers of their
+    own.
+
+    Example: statem-dist worker -Q trials -c 16
     """
     environ = with_policy(os.environ, workspace_root, limit, sandbox, sandbox_bind)
     settings = Settings.from_environment(environ, state_dir=state_dir)
@@ -89,6 +99,8 @@ def worker(
         grace=grace,
         events=events,
         log_level=log_level,
+        inherit_env=inherit_env,
+        until_done=until_done,
     )
     os.execve(sys.executable, arguments, service_environ(environ, settings, store_url(settings)))
 
@@ -140,6 +152,10 @@ def flower(
 def up(
     queues: QueuesOption = "checks,llm",
     concurrency: ConcurrencyOption = None,
+    trials: Annotated[
+        int | None,
+        Option("--trials", metavar="N", min=0, help="Slots for trials of sweeps (default: two per core; 0: none)."),
+    ] = None,
     pass_env: PassEnvOption = None,
     grace: GraceOption = 5.0,
     port: Annotated[
@@ -157,7 +173,7 @@ def up(
     sandbox_bind: BindsOption = None,
     state_dir: StateDirOption = None,
 ) -> int:
-    """Run the embedded Redis, a worker and the REST API in the foreground, until Ctrl-C.
+    """Run the embedded Redis, workers and the REST API in the foreground, until Ctrl-C.
 
     Example: statem-dist up -c 8
     """
@@ -170,6 +186,16 @@ def up(
     arguments = worker_arguments(
         queues=queues,
         concurrency=concurrency,
+        pool="threads",
+        pass_env=pass_env,
+        grace=grace,
+        events=with_flower,
+        log_level="INFO",
+    )
+    # Trials take as long as their agents do: nobody's check is to wait behind them.
+    for_trials = worker_arguments(
+        queues="trials",
+        concurrency=trials,
         pool="threads",
         pass_env=pass_env,
         grace=grace,
@@ -192,6 +218,8 @@ def up(
         print("Submit from another terminal, for example: statem-dist start runbook.yaml", flush=True)
         environment = service_environ(environ, settings, redis_url)
         services = [*before, Service(name="worker", argv=arguments, env=environment)]
+        if trials != 0:
+            services.append(Service(name="trials", argv=for_trials, env=environment))
         if with_api:
             keep_local_token(settings, redis_url)
             services.append(Service(name="api", argv=api_here, env=environment))
@@ -270,8 +298,10 @@ def worker_arguments(
     grace: float,
     events: bool,
     log_level: str,
+    inherit_env: bool = False,
+    until_done: bool = False,
 ) -> list[str]:
-    """Return the command line of a worker process.
+    """Return the command line of a worker process. ``statem_workers.runtime.WorkerOptions`` says what the options mean.
 
     Raises:
         Usage: an option has a value that cannot be honoured.
@@ -291,6 +321,8 @@ def worker_arguments(
         "grace_seconds": grace,
         "events": events,
         "log_level": usable_log_level(log_level),
+        "inherit_env": inherit_env,
+        "until_done": until_done,
     }
     return [sys.executable, "-m", "statem_workers", json.dumps(options)]
 

@@ -80,11 +80,21 @@ def local_token(url: str, service_file: Path, token_file: Path) -> str:
         service_file: says where that service listens, and which process it is.
         token_file: holds the token.
     """
-    announced, _, process = _private_text(service_file).partition(" ")
-    if not process or is_dead(process) or _port(announced) != _port(url):
+    announced = announced_url(service_file)
+    if not announced or _port(announced) != _port(url):
         return ""
     text = _private_text(token_file)
     return text if _TOKEN.fullmatch(text) else ""
+
+
+def announced_url(service_file: Path) -> str:
+    """Return the URL of the service that runs for a state directory; empty if none does.
+
+    Args:
+        service_file: says where that service listens, and which process it is.
+    """
+    announced, _, process = _private_text(service_file).partition(" ")
+    return announced if process and not is_dead(process) else ""
 
 
 def _private_text(file: Path) -> str:

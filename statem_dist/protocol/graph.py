@@ -20,6 +20,7 @@ StageOrder: TypeAlias = Literal["guards_first", "persist_first"]
 EvidenceTier: TypeAlias = Literal["verified", "decision", "attestation", "judgment"]
 DecidedBy: TypeAlias = Literal["anyone", "operator"]
 RetryOn: TypeAlias = Literal["infrastructure", "failed", "timed_out"]
+EndOutcome: TypeAlias = Literal["success", "failure"]
 
 CHECK_TYPES = ("manual", "checklist", "command", "predicate", "llm_review", "message")
 """Every check type a runbook may name, in the order in which error messages list them."""
@@ -171,7 +172,11 @@ class DynamicConfig(Struct, frozen=True):
 
 
 class Node(Struct, frozen=True, omit_defaults=True):
-    """A state: the prompt that is valid while a run stands there, and the checks around it."""
+    """A state: the prompt that is valid while a run stands there, and the checks around it.
+
+    ``outcome`` is what an end means to those who count: ``failure`` says that a run which ends here has not succeeded.
+    It never moves a run.
+    """
 
     name: str
     prompt: str = ""
@@ -179,6 +184,7 @@ class Node(Struct, frozen=True, omit_defaults=True):
     before_transfer: Steps = ()
     dynamic: DynamicConfig | None = None
     out_hook: Steps = ()
+    outcome: EndOutcome | None = None
 
 
 class Edge(Struct, frozen=True, omit_defaults=True):

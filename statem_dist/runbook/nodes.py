@@ -7,11 +7,20 @@ Nodes are a mapping of names or a list; edges stand under their source node (``n
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 from msgspec import Struct
 
-from statem_dist.protocol.graph import CHECK_TYPES, DynamicConfig, Edge, EvidenceTier, Node, Runbook, StageOrder
+from statem_dist.protocol.graph import (
+    CHECK_TYPES,
+    DynamicConfig,
+    Edge,
+    EndOutcome,
+    EvidenceTier,
+    Node,
+    Runbook,
+    StageOrder,
+)
 from statem_dist.protocol.outcome import TIERS
 from statem_dist.runbook.checks import CheckReader
 from statem_dist.runbook.confinement import CONFINEMENT_KEYWORDS, read_confinement
@@ -22,7 +31,7 @@ from statem_dist.runbook.tree import Mapping, Scalar, Sequence, Value, is_null
 ROOT_KEYWORDS = ("name", "initial", "start", "nodes", "edges", "protocol", *CONFINEMENT_KEYWORDS)
 NODE_KEYWORDS = (
     *("name", "prompt", "pre_request", "pre-request", "in_hook", "before_transfer", "dynamic_before_transfer"),
-    *("out_hook", "next", "next_states"),
+    *("out_hook", "next", "next_states", "outcome"),
 )
 _SOURCE_KEYS = ("from", "source", "node1")
 _TARGET_KEYS = ("to", "target", "node2")
@@ -55,6 +64,7 @@ class GraphReader:
         self._checks = CheckReader(problems)
         self._nodes: dict[str, Node] = {}
         self._node_at: dict[str, int] = {}
+        self._outcome_at: dict[str, int] = {}
         self._edges: dict[tuple[str, str], Edge] = {}
         self._references: list[_Reference] = []
         self._names_known = True
@@ -69,6 +79,7 @@ class GraphReader:
         fields.only(ROOT_KEYWORDS, asides=_IGNORED)
         self._read_nodes(fields)
         self._read_edges(fields)
+        self._check_outcomes()
         initial = self._initial(fields)
         if self._names_known:
             self._check_references()
@@ -151,6 +162,9 @@ class GraphReader:
             self._problems.warning(at, fields.path("name"), message)
         for key in ("next", "next_states"):
             self._read_next(name, fields.get(key), fields.path(key))
+        outcome = fields.choice("outcome", get_args(EndOutcome), "")
+        if outcome:
+            self._outcome_at[name] = fields.mapping.entries["outcome"].at
         return Node(
             name=name,
             prompt=fields.text("prompt", "pre_request", "pre-request") or "",
@@ -158,6 +172,7 @@ class GraphReader:
             before_transfer=self._checks.steps(fields.get("before_transfer"), fields.path("before_transfer"), "manual"),
             dynamic=self._dynamic(fields),
             out_hook=self._checks.steps(fields.get("out_hook"), fields.path("out_hook"), "message"),
+            outcome=cast(EndOutcome, outcome) if outcome else None,
         )
 
     def _dynamic(self, node: Fields) -> DynamicConfig | None:
@@ -284,6 +299,14 @@ class GraphReader:
         if self._names_known and name not in self._nodes:
             root.refuse(key, f"initial node '{name}' is not defined", near=Suggestion(name, self._nodes))
         return name
+
+    def _check_outcomes(self) -> None:
+        """Refuse an outcome on a node that a run goes on from: nobody could say when it would count."""
+        targets = dict(reversed(self._edges))
+        for name, at in self._outcome_at.items():
+            if name in targets:
+                message = f"only an end has an outcome, and an edge leads from here to '{targets[name]}'"
+                self._problems.error(at, f"nodes.{name}.outcome", message)
 
     def _check_references(self) -> None:
         for reference in self._references:

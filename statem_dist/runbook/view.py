@@ -114,8 +114,8 @@ def dynamic_view(config: DynamicConfig) -> dict[str, Any]:
 
 
 def node_view(node: Node) -> dict[str, Any]:
-    """Return a node; ``dynamic_before_transfer`` is None where the node accepts none."""
-    return {
+    """Return a node; ``dynamic_before_transfer`` is None where it accepts none, ``outcome`` is there only if given."""
+    view: dict[str, Any] = {
         "name": node.name,
         "prompt": node.prompt,
         "in_hook": steps_view(node.in_hook),
@@ -123,6 +123,7 @@ def node_view(node: Node) -> dict[str, Any]:
         "dynamic_before_transfer": None if node.dynamic is None else dynamic_view(node.dynamic),
         "out_hook": steps_view(node.out_hook),
     }
+    return view | ({} if node.outcome is None else {"outcome": node.outcome})
 
 
 def edge_view(edge: Edge) -> dict[str, Any]:

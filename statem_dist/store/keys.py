@@ -62,6 +62,7 @@ part of a sweep      type         holds
 ``queued``           hash         number to when it became ready, of those that did after the sweep did (ms)
 ``holds``            hash         host to why it begins no trial, and until when that counts
 ``feed``             stream       the latest changes: number and state, or the status of the sweep
+``withdrawn``        set          numbers of trials that the sweep plans no longer
 ===================  ===========  ============================================================================
 """
 

@@ -1,302 +1,382 @@
-"""Driving one trial: what an agent does by hand with ``start``, ``cur`` and ``goto``, until the run has ended.
+"""Driving one attempt at a trial, until its run has ended or there is a reason to end it.
+
+A driver is not a process that must live: what it knows is written to the ledger before every step, its run is moved by
+the same transitions as any other, and whoever claims the trial next goes on where it stood. What may happen twice is
+one call of the agent, the one that was under way.
 
 One step is: call the agent command where there is something for it to do (the node has a prompt, or the step before
-was blocked here), then try the edges in the order of the runbook until one commits. Who is to blame decides the
-outcome. What the agent did is judged by the checks; what the host could not do is an ``error`` and never a failure:
-checks that could not be evaluated, an agent command that could not be started, a node's ``in_hook`` that did not pass.
+was blocked here), then try the edge that it names, else the edges in the order of the runbook, until one commits. Who
+is to blame decides the outcome. What the agent did is judged by the checks; what the host could not do is an
+``error`` and never a failure: checks that could not be evaluated, an agent command that could not be started, a node's
+``in_hook`` that did not pass.
 """
 
 from __future__ import annotations
 
-import json
-import sys
-import time
-from collections import Counter
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from typing import Any, Protocol
 
-from msgspec import Struct
+from msgspec.structs import replace
 
-from statem_dist.checks.command import CANNOT_EXECUTE
-from statem_dist.checks.environment import inline_environment, statem_variables
 from statem_dist.checks.output import text_of
-from statem_dist.checks.process import Finished, Supervisor
+from statem_dist.checks.process import Finished
 from statem_dist.deadline import Deadline
 from statem_dist.engine import Engine, StartRequest
-from statem_dist.errors import CancelledRun, PausedRun, StatemError
+from statem_dist.errors import CancelledRun, Conflict, PausedRun
 from statem_dist.follow import Settled
-from statem_dist.protocol.graph import Node
+from statem_dist.protocol.graph import Edge, Runbook
 from statem_dist.protocol.model import Actor, Place, Run
 from statem_dist.protocol.progress import decided_here
-from statem_dist.sweep.results import Outcome, TrialResult
-from statem_dist.sweep.spec import Agent, Sweep, variable_of
-from statem_dist.sweep.trials import Trial
+from statem_dist.sweep import agents
+from statem_dist.sweep.agents import Desk, Verdict
+from statem_dist.sweep.model import Agent, Attempt, Blocked, Definition, Position, Reason
 from statem_dist.views import result_views, settled_transition
 
 DRIVER = Actor(id="sweep", role="driver")
 
-REASON_LENGTH_MAX = 500
-"""Characters of a reason; the whole story is in the run's history and in the agent's output."""
+DETAIL_LENGTH_MAX = 500
+"""Characters of what is told of a reason; the whole story is in the run's history and in the agent's output."""
+
+SAME_BLOCK_MAX = 3
+"""How often in a row an entry may be blocked by the same checks with the same results: more is no progress."""
+
+TIMED_OUT = Verdict("trial_timeout", "the trial took longer than its timeout")
 
 
-class Verdict(Struct, frozen=True):
-    """How a trial ended, and why."""
-
-    outcome: Outcome
-    reason: str
+class GivenUp(Exception):
+    """The attempt is not to be driven any further here; the ledger, or whoever stops this process, says why."""
 
 
-NOT_STARTED_HINT = '(it runs in the folder of its trial; name a file beside the sweep file as "$STATEM_SWEEP_DIR/FILE")'
+class Bench(Protocol):
+    """What a driver needs of the process that it works in."""
 
-INTERRUPTED = Verdict("cancelled", "the sweep was stopped")
+    engine: Engine
+
+    def call_agent(
+        self, agent: Agent, run_id: str, place: Place, variables: dict[str, str], stdin: str, timeout: float
+    ) -> Finished:
+        """Run the agent command of a trial, and wait for its end."""
 
 
-class Driver:
-    """Drives trials of one sweep; safe to use from several threads.
+class Journey:
+    """One attempt under way, and the count of what happened on it.
 
     Args:
-        sweep: what is driven.
-        sweep_id: the label of its runs.
-        engine: where its runs are kept and moved.
-        agents: runs the agent command.
-        until: when it passes, trials under way are given up.
-        environ: the environment that agents get.
+        bench: where it is driven.
+        definition: of its sweep.
+        runbook: what its run follows.
+        place: where its checks and its agent work.
+        labels: of its run.
+        attempt: as it stood when it was claimed.
+        desk: the files between driver and agent.
+        until: when it passes, the attempt is given up, or its time is over.
+        given_up: whether it is to be given up.
+        note: writes the attempt to the ledger; raises ``GivenUp`` when the claim is lost.
     """
 
     def __init__(
         self,
-        sweep: Sweep,
-        sweep_id: str,
-        engine: Engine,
-        agents: Supervisor,
+        bench: Bench,
+        definition: Definition,
+        runbook: Runbook,
+        place: Place,
+        labels: Mapping[str, str],
+        attempt: Attempt,
+        desk: Desk,
         until: Deadline,
-        environ: Mapping[str, str],
+        given_up: Callable[[], bool],
+        note: Callable[[Attempt], None],
     ) -> None:
-        self.sweep = sweep
-        self.sweep_id = sweep_id
-        self.engine = engine
-        self.agents = agents
+        self.attempt = attempt
+        self.place = place
         self.until = until
-        self.environ = environ
-        self.runbook = engine.register(sweep.runbook, str(sweep.runbook_path))
+        self.definition = definition
+        self.runbook = runbook
+        self.engine = bench.engine
+        self.desk = desk
+        self._bench = bench
+        self._labels = dict(labels)
+        self._given_up = given_up
+        self._note = note
+        position = attempt.position or Position()
+        self._entry, self._calls_here, self._answered = position.entry, position.calls, position.answered
+        self._block, self._same = position.block, position.same
+        self._visits = dict(position.visits)
+        self._blocks = {(block.node, block.target, block.check): block.times for block in attempt.blocks}
 
-    def drive(self, trial: Trial) -> TrialResult:
-        """Drive a trial to its end; whatever happens is a result."""
-        journey = _Journey(self, trial)
-        started_at = now_ms()
-        try:
-            verdict = journey.travel()
-        except CancelledRun as error:
-            verdict = Verdict("cancelled", error.message)
-        except StatemError as error:
-            verdict = Verdict("error", error.message)
-        except Exception as error:
-            # A defect or a full disk: it must cost this trial and no other, and be seen.
-            verdict = Verdict("error", f"{type(error).__name__}: {error}")
-        if self.until.passed and verdict.outcome == "error":
-            # What is torn down under a trial says nothing about it.
-            verdict = INTERRUPTED
-        return TrialResult(
-            trial=trial,
-            outcome=verdict.outcome,
-            reason=verdict.reason[:REASON_LENGTH_MAX],
-            node=journey.node,
-            steps=journey.steps,
-            calls=journey.calls,
-            blocked=journey.blocked,
-            loops=max(journey.visits.values(), default=1) - 1,
-            checks=journey.checks,
-            started_at=started_at,
-            ended_at=now_ms(),
-        )
-
-    def place(self, trial: Trial) -> Place:
-        """Return where the checks of a trial are executed, and with which variables."""
-        variables = {variable_of(axis): value for axis, value in trial.cell.items()}
-        return Place(
-            workspace=str(trial.folder),
-            spec=str(self.sweep.runbook_path),
-            state_dir=str(self.engine.settings.state_dir),
-            queue=self.sweep.queue,
-            # Checks in Python want the interpreter that has the sweep's packages, wherever their worker came from.
-            env={
-                "STATEM_PYTHON": sys.executable,
-                **self.sweep.env,
-                **variables,
-                "STATEM_TRIAL": str(trial.repetition),
-                "STATEM_SWEEP_DIR": str(self.sweep.folder),
-            },
-        )
-
-    def labels(self, trial: Trial) -> dict[str, str]:
-        """Return the labels of a trial's run."""
-        return {**self.sweep.labels, **trial.cell, "sweep": self.sweep_id, "trial": str(trial.repetition)}
-
-
-class _Journey:
-    """One trial under way, and the count of what happened on it."""
-
-    def __init__(self, driver: Driver, trial: Trial) -> None:
-        self._driver = driver
-        self._engine = driver.engine
-        self._trial = trial
-        self._place = driver.place(trial)
-        self.node = ""
-        self.steps = self.calls = self.blocked = self.checks = 0
-        self.visits: Counter[str] = Counter()
+    # --- the way ---------------------------------------------------------------------------------------------------
 
     def travel(self) -> Verdict:
-        """Start the run and move it until there is a verdict."""
-        self._trial.folder.mkdir(parents=True)
-        run = self._start()
-        calls_here = 0
-        refusals: list[Settled] = []
+        """Start the run or take it up again, and move it until there is a verdict.
+
+        Raises:
+            GivenUp: it is to be driven no further here.
+        """
+        run, refusals = self.begin()
         while not isinstance(run, Verdict):
-            if run.final:
-                outcome: Outcome = "passed" if run.node in self._driver.sweep.success else "failed"
-                return Verdict(outcome, f"ended on '{run.node}'")
-            if self._driver.until.passed:
-                return INTERRUPTED
-            agent = self._driver.sweep.agent
-            if self.steps >= self._driver.sweep.max_steps or (refusals and agent is None):
-                return Verdict("stuck", _stuck(run, refusals, self.steps))
-            self.steps += 1
-            entry = run.entry_id
-            node = self._driver.runbook.node(run.node)
+            if verdict := self._verdict_on(run, refusals):
+                return verdict
+            self.attempt = replace(self.attempt, steps=self.attempt.steps + 1)
+            wish: str | None = None
+            agent = self.definition.agent
+            node = self.runbook.node(run.node)
             assert node is not None, "a run stands on a node of its runbook"
             if agent is not None and (node.prompt or refusals):
-                calls_here += 1
-                if verdict := self._ask(agent, node, run, calls_here, refusals):
-                    return verdict
-                run = self._engine.run(run.id)
-            moved = self._leave(run) if run.entry_id == entry else run
+                if not self._answered:
+                    if verdict := self._ask(agent, run, node.prompt, refusals):
+                        return verdict
+                    entry, run = run.entry_id, self.engine.run(run.id)
+                    if run.entry_id != entry:
+                        # It has moved the run itself.
+                        refusals = []
+                        self.visit(run)
+                        continue
+                wish = self.desk.wish()
+            moved = self._leave(run, wish)
+            self._answered = False
             if isinstance(moved, list):
                 refusals = moved
                 continue
-            run, refusals, calls_here = moved, [], 0
+            run, refusals = moved, []
             if isinstance(run, Run):
-                self._visit(run)
+                self.visit(run)
         return run
 
-    def _start(self) -> Run | Verdict:
-        request = StartRequest(
-            runbook=self._driver.runbook,
-            run_id=self._trial.run_id,
-            place=self._place,
+    def begin(self) -> tuple[Run | Verdict, list[Settled]]:
+        """Start the run, or see through what was under way; return it with what blocked it where it stands."""
+        run = self.engine.find(self.attempt.run_id)
+        if run is None:
+            settled = self.engine.start(self._request(), self.until)
+            self._visit_if_new(settled.run)
+            return self.arrived(settled), []
+        left = self.engine.see_through(run.id, self.until)
+        if left is None:
+            left = None if run.transition is None else Settled(run=run, transition=run.transition)
+        if left is None:
+            return run, []
+        self._visit_if_new(left.run)
+        if left.transition.outcome == "blocked":
+            return left.run, [left] if left.run.entry_id == self._entry else []
+        return self.arrived(left), []
+
+    def ended(self, run: Run) -> Verdict | None:
+        """Return the verdict on a run that has reached an end, or None while it has not."""
+        if not run.final:
+            return None
+        reason: Reason = "success_end" if run.node in self.definition.success else "failure_end"
+        return Verdict(reason, f"ended on '{run.node}'")
+
+    def check_time(self) -> Verdict | None:
+        """Return the verdict on a trial whose time is over, or None.
+
+        Raises:
+            GivenUp: it is to be driven no further here.
+        """
+        if self._given_up():
+            raise GivenUp
+        return TIMED_OUT if self.until.passed else None
+
+    def _verdict_on(self, run: Run, refusals: list[Settled]) -> Verdict | None:
+        """Return why the attempt ends where it stands, or None."""
+        # A result that is there counts, whatever the clock says by now.
+        if (verdict := self.ended(run)) or (verdict := self.check_time()):
+            return verdict
+        if self.attempt.steps >= self.definition.max_steps:
+            return Verdict("max_steps", _stuck(run, refusals, self.attempt.steps))
+        if refusals and (self.definition.agent is None or self._same >= SAME_BLOCK_MAX):
+            return Verdict("no_progress", _stuck(run, refusals, self.attempt.steps))
+        return None
+
+    def _request(self) -> StartRequest:
+        return StartRequest(
+            runbook=self.runbook,
+            run_id=self.attempt.run_id,
+            place=self.place,
             by=DRIVER,
-            labels=self._driver.labels(self._trial),
+            labels=self._labels,
         )
-        settled = self._engine.start(request, self._driver.until)
-        self._visit(settled.run)
-        return self._arrived(settled)
 
-    # --- leaving a node ----------------------------------------------------------------------------------------
+    # --- leaving a node --------------------------------------------------------------------------------------------
 
-    def _leave(self, run: Run) -> Run | Verdict | list[Settled]:
-        """Try the edges in order; return where that led, or what every one of them was blocked by."""
+    def _leave(self, run: Run, wish: str | None) -> Run | Verdict | list[Settled]:
+        """Try the edges; return where that led, or what every one of them was blocked by."""
         refusals: list[Settled] = []
-        for edge in self._driver.runbook.exits(run.node):
-            settled = self._goto(run, edge.target)
+        for edge in self._edges(run, wish):
+            try:
+                settled = self._goto(run, edge.target)
+            except CancelledRun as error:
+                return Verdict("run_cancelled", error.message)
+            except Conflict:
+                # Somebody else moves the run, and is to blame for where it goes.
+                left = self.engine.see_through(run.id, self.until)
+                now = self.engine.run(run.id)
+                if now.entry_id == run.entry_id and left is None:
+                    raise
+                return now if left is None or left.transition.outcome == "committed" else self.arrived(left)
             if settled.transition.outcome != "blocked":
-                return self._arrived(settled)
-            self.checks += _executions(settled)
-            self.blocked += 1
+                return self.arrived(settled)
+            self.count_blocked(settled)
             refusals.append(settled)
+        self._compare(refusals)
         return refusals
+
+    def _edges(self, run: Run, wish: str | None) -> tuple[Edge, ...]:
+        """Return the edges that are to be tried: the one that the agent wants if there is such, else all in order."""
+        edges = self.runbook.exits(run.node)
+        wanted = tuple(edge for edge in edges if edge.target == wish)
+        return wanted or edges
 
     def _goto(self, run: Run, target: str) -> Settled:
         """Attempt the transition to a target; while the run is paused, wait until it is not."""
-        until = self._driver.until
         while True:
             try:
-                return self._engine.goto(run.id, target, DRIVER, from_entry=run.entry_id, deadline=until)
+                return self.engine.goto(run.id, target, DRIVER, from_entry=run.entry_id, deadline=self.until)
             except PausedRun:
-                if until.passed:
+                if self.until.passed:
                     raise
-                self._engine.wait_while_paused(run.id, until)
+                self.engine.wait_while_paused(run.id, self.until)
 
-    def _arrived(self, settled: Settled) -> Run | Verdict:
+    def arrived(self, settled: Settled) -> Run | Verdict:
         """Return the run after a transition that was not blocked, or why the trial ends with it."""
         transition = settled.transition
-        self.checks += _executions(settled)
+        self.attempt = replace(self.attempt, checks=self.attempt.checks + executions(settled))
         way = f"'{transition.source}' -> '{transition.target}'" if transition.kind == "goto" else transition.kind
         match transition.outcome:
             case "committed" if transition.stage is None:
                 return settled.run
             case "committed":
-                return Verdict("error", f"the in_hook of '{transition.target}' did not pass: {_first_failure(settled)}")
+                why = f"the in_hook of '{transition.target}' did not pass: {first_failure(settled)}"
+                return Verdict("hook_failed", why)
             case None:
-                return INTERRUPTED
-            case "cancelled" if (ending := self._engine.run(settled.run.id).ending) is not None:
-                return Verdict("cancelled", f"the run was cancelled: {ending.reason}")
+                if verdict := self.check_time():
+                    return verdict
+                return Verdict("internal_error", f"{way} came to no end")
+            case "cancelled":
+                ending = self.engine.run(settled.run.id).ending
+                why = f"the run was cancelled: {ending.reason}" if ending else f"{way} was cancelled"
+                return Verdict("run_cancelled", why)
             case outcome:
-                why = transition.reason or _first_failure(settled)
-                return Verdict("error", f"{way} ended as {outcome} at {transition.stage}: {why}")
+                why = transition.reason or first_failure(settled)
+                unknown = any(r.outcome.reason == "hook_outcome_unknown" for r in transition.results.values())
+                reason: Reason = "hook_outcome_unknown" if unknown else "check_not_evaluated"
+                return Verdict(reason, f"{way} ended as {outcome} at {transition.stage}: {why}")
 
-    def _visit(self, run: Run) -> None:
-        self.node = run.node
-        self.visits[run.node] += 1
+    # --- counting --------------------------------------------------------------------------------------------------
 
-    # --- calling the agent -------------------------------------------------------------------------------------
+    def count_blocked(self, settled: Settled) -> None:
+        """Count a transition that was blocked, and by which checks."""
+        transition = settled.transition
+        for view in result_views(transition):
+            if not view["passed"] and not view["continued"]:
+                key = (transition.source, transition.target, str(view.get("name") or view["id"]))
+                self._blocks[key] = self._blocks.get(key, 0) + 1
+        self.attempt = replace(
+            self.attempt,
+            blocked=self.attempt.blocked + 1,
+            checks=self.attempt.checks + executions(settled),
+            blocks=tuple(Blocked(*key, times) for key, times in sorted(self._blocks.items())),
+        )
 
-    def _ask(self, agent: Agent, node: Node, run: Run, attempt: int, refusals: list[Settled]) -> Verdict | None:
+    def visit(self, run: Run) -> None:
+        """Count that the run has entered a node."""
+        self._entry, self._calls_here, self._answered = run.entry_id, 0, False
+        self._block, self._same = "", 0
+        self._visits[run.node] = self._visits.get(run.node, 0) + 1
+        loops = max(self._visits.values()) - 1
+        self.attempt = replace(self.attempt, node=run.node, loops=loops)
+
+    def _visit_if_new(self, run: Run) -> None:
+        if run.entry_id != self._entry:
+            self.visit(run)
+
+    def _compare(self, refusals: list[Settled]) -> None:
+        """Note whether this entry was blocked in the same way as at the step before."""
+        told = [
+            (settled.transition.target, view["id"], view["reason"], view["output"])
+            for settled in refusals
+            for view in result_views(settled.transition)
+            if not view["passed"] and not view["continued"]
+        ]
+        block = sha256(repr(told).encode()).hexdigest()[:16]
+        self._same = self._same + 1 if block == self._block else 1
+        self._block = block
+
+    def note(self) -> None:
+        """Write where the attempt stands.
+
+        Raises:
+            GivenUp: somebody else has the trial by now.
+        """
+        position = Position(
+            entry=self._entry,
+            calls=self._calls_here,
+            answered=self._answered,
+            visits=self._visits,
+            block=self._block,
+            same=self._same,
+        )
+        self.attempt = replace(self.attempt, position=position)
+        self._note(self.attempt)
+
+    # --- calling the agent -----------------------------------------------------------------------------------------
+
+    def _ask(self, agent: Agent, run: Run, prompt: str, refusals: list[Settled]) -> Verdict | None:
         """Call the agent command; return a verdict if the trial ends with that."""
-        self.calls += 1
-        # Beside the workspace and not in it, so that a repository there stays clean.
-        desk = self._trial.folder.with_suffix(".agent")
-        desk.mkdir(exist_ok=True)
-        finished = self._driver.agents.run(
-            run.id,
-            agent.run,
-            cwd=str(self._trial.folder),
-            env=self._environment(desk, node, run, attempt, refusals),
-            stdin=node.prompt.encode(),
-            timeout=agent.timeout,
-        )
-        if output := text_of(finished):
-            (desk / f"output-{self.steps}.txt").write_text(output, encoding="utf-8")
-        return _judge(finished, agent, node)
+        self._calls_here += 1
+        told = blocked_facts(run, refusals) if refusals else None
+        verdict = self.call(agent, run, agents.filled_in(prompt, self.place.env), told)
+        if verdict is None:
+            self._answered = True
+            self.note()
+        return verdict
 
-    def _environment(self, desk: Path, node: Node, run: Run, attempt: int, refusals: list[Settled]) -> dict[str, str]:
-        """Return the environment of the agent command, with the files written that it names."""
-        prompt_file = desk / "prompt.md"
-        prompt_file.write_text(node.prompt, encoding="utf-8")
-        variables = statem_variables(
-            run_id=run.id,
-            spec=self._place.spec,
-            state_dir=self._place.state_dir,
-            current=run.node,
-            purpose="agent",
-            entry_id=run.entry_id,
-            agent_id=DRIVER.id,
-            agent_role=DRIVER.role,
-            check_key=f"{run.entry_id}.agent.{attempt}",
-        )
-        variables |= {"STATEM_PROMPT_FILE": str(prompt_file), "STATEM_ATTEMPT": str(attempt)}
-        if refusals:
-            blocked_file = desk / "blocked.json"
-            blocked_file.write_text(json.dumps(_told(run, refusals), ensure_ascii=False, indent=1), encoding="utf-8")
-            variables["STATEM_BLOCKED_FILE"] = str(blocked_file)
-        return inline_environment({**self._driver.environ, **self._place.env}, variables)
+    def call(self, agent: Agent, run: Run, prompt: str, told: Mapping[str, Any] | None) -> Verdict | None:
+        """Call the agent command once and wait for it; return a verdict if the trial ends with that.
+
+        Raises:
+            GivenUp: it was ended because the attempt is to be driven no further here.
+        """
+        if verdict := self.check_time():
+            return verdict
+        variables, timeout = self.before_call(agent, run, prompt, told)
+        finished = self._bench.call_agent(agent, run.id, self.place, variables, prompt, timeout)
+        return self.after_call(agent, run, finished, timeout)
+
+    def before_call(
+        self, agent: Agent, run: Run, prompt: str, told: Mapping[str, Any] | None
+    ) -> tuple[dict[str, str], float]:
+        """Count a call of the agent, and put down what it is told; return its variables, and its timeout in seconds.
+
+        Raises:
+            GivenUp: somebody else has the trial by now.
+        """
+        self.attempt = replace(self.attempt, calls=self.attempt.calls + 1)
+        self.note()
+        variables = self.desk.lay_out(prompt, told) | {
+            "STATEM_ATTEMPT": str(max(self._calls_here, 1)),
+            "STATEM_CURRENT": run.node,
+            "STATEM_ENTRY_ID": run.entry_id,
+        }
+        return variables, self.until.bound(agent.timeout)
+
+    def after_call(self, agent: Agent, run: Run, finished: Finished, timeout: float) -> Verdict | None:
+        """Keep what a call of the agent has left; return a verdict if the trial ends with that.
+
+        Raises:
+            GivenUp: it was ended because the attempt is to be driven no further here.
+        """
+        self.desk.keep_output(self.attempt.calls, text_of(finished))
+        self.attempt = replace(self.attempt, usage=agents.added(self.attempt.usage, self.desk.usage()))
+        if finished.cancelled is not None or (finished.timed_out and timeout < agent.timeout):
+            if verdict := self.check_time():
+                return verdict
+            if finished.cancelled is not None:
+                raise GivenUp
+        return agents.judge(finished, run.node, timeout)
 
 
-def _judge(finished: Finished, agent: Agent, node: Node) -> Verdict | None:
-    """Return the verdict on a call of the agent, or None when the checks are to judge its work."""
-    if finished.cancelled is not None:
-        return INTERRUPTED
-    if finished.timed_out:
-        return Verdict("timeout", f"the agent took longer than {agent.timeout:g} s at '{node.name}'")
-    if finished.failure is not None:
-        return Verdict("error", f"the agent command could not be run: {finished.text}")
-    if finished.exit_code in CANNOT_EXECUTE:
-        said = text_of(finished).strip().rpartition("\n")[2]
-        why = f"the agent command could not be started (exit {finished.exit_code}): {said}"
-        return Verdict("error", f"{why} {NOT_STARTED_HINT}")
-    return None
-
-
-def _told(run: Run, refusals: list[Settled]) -> dict[str, Any]:
+def blocked_facts(run: Run, refusals: list[Settled]) -> dict[str, Any]:
     """Return what an agent is told of the edges that were blocked at the last step of this entry."""
     return {
         "run_id": run.id,
@@ -306,14 +386,7 @@ def _told(run: Run, refusals: list[Settled]) -> dict[str, Any]:
     }
 
 
-def _stuck(run: Run, refusals: list[Settled], steps: int) -> str:
-    if not refusals:
-        return f"on '{run.node}' after {steps} steps"
-    last = refusals[-1]
-    return f"on '{run.node}' after {steps} steps; '{last.transition.target}' was refused: {_first_failure(last)}"
-
-
-def _first_failure(settled: Settled) -> str:
+def first_failure(settled: Settled) -> str:
     """Return what kept a transition from going on, in a line."""
     for view in result_views(settled.transition):
         if not view["passed"] and not view["continued"]:
@@ -322,7 +395,7 @@ def _first_failure(settled: Settled) -> str:
     return settled.transition.stage or "no check failed"
 
 
-def _executions(settled: Settled) -> int:
+def executions(settled: Settled) -> int:
     """Return how many executions of checks and hooks a transition has taken."""
     transition = settled.transition
     return sum(
@@ -332,6 +405,8 @@ def _executions(settled: Settled) -> int:
     )
 
 
-def now_ms() -> int:
-    """Return the time in ms since the epoch, as results record it."""
-    return time.time_ns() // 1_000_000
+def _stuck(run: Run, refusals: list[Settled], steps: int) -> str:
+    if not refusals:
+        return f"on '{run.node}' after {steps} steps"
+    last = refusals[-1]
+    return f"on '{run.node}' after {steps} steps; '{last.transition.target}' was refused: {first_failure(last)}"

@@ -64,6 +64,7 @@ _MOVE = Script("move", _LUA)
 _HOLD = Script("hold", _LUA)
 _LOOK = Script("look", _LUA)
 _PAGE = Script("page", _LUA)
+_RESERVE = Script("reserve", _LUA)
 
 _encode = msgspec.json.Encoder().encode
 _decode_definition = msgspec.json.Decoder(Definition).decode
@@ -112,6 +113,10 @@ class Ledger:
         self._definitions: dict[tuple[str, int], Definition] = {}
         self._known_lanes: dict[str, tuple[str, list[str], list[Lane]]] = {}
 
+    def clock(self) -> int:
+        """Return the time of the store in ms since the epoch."""
+        return self._store.clock()
+
     # --- submitting ------------------------------------------------------------------------------------------------
 
     def create(self, sweep_id: str, definition: Definition, fingerprint: str, by: str) -> None:
@@ -138,6 +143,20 @@ class Ledger:
         if found is None or self.fingerprint(found.decode()) != fingerprint:
             return None
         return self.sweep(found.decode())
+
+    def reserve(self, fingerprint: str, instead_of: str, sweep_id: str) -> str:
+        """Reserve a content for a sweep that is about to be created, and return whose it is now.
+
+        Args:
+            instead_of: the sweep that had it so far; empty for none. If another one has it by now, that one keeps it.
+        """
+        holder = self._store.run_script(_RESERVE, [keys.sweep_of(fingerprint)], [instead_of, sweep_id])
+        return str(holder.decode())
+
+    def holder(self, fingerprint: str) -> str:
+        """Return the id for which a content was reserved last, whether that sweep is there or not; empty for none."""
+        found = self._store.call("GET", keys.sweep_of(fingerprint))
+        return "" if found is None else str(found.decode())
 
     def fingerprint(self, sweep_id: str) -> str:
         """Return what the content of a sweep was known by when it was submitted, or revised last."""
@@ -168,7 +187,8 @@ class Ledger:
         """
         self.require(sweep_id)
         earlier = self.fingerprint(sweep_id)
-        self._store.call("SET", keys.sweep_of(fingerprint), sweep_id)
+        if earlier != fingerprint:
+            self._store.call("SET", keys.sweep_of(fingerprint), sweep_id)
         operation = _operation()
         counters: dict[int, tuple[str, ...]] = {}
         missing = [claim.number for claim in self.claims(sweep_id)]
@@ -245,13 +265,17 @@ class Ledger:
         """
         return sum(self._withdraw(sweep_id, page) for page in _pages(numbers))
 
+    def withdrawn(self, sweep_id: str) -> set[int]:
+        """Return the numbers of the trials that were withdrawn, and were not made to wait again since."""
+        return {int(member) for member in self._store.call("SMEMBERS", keys.sweep(sweep_id, "withdrawn"))}
+
     def remove(self, sweep_id: str) -> None:
         """Remove everything that is stored of a sweep; its runs stay."""
         self._forget_fingerprint(sweep_id, self.fingerprint(sweep_id))
         # First what every script that writes looks for, so that nothing is written behind the removal.
         self._store.call("DEL", keys.sweep(sweep_id, "sweep"))
         parts = ("plan", "lanes", "running", "claims", "holders", "slots", "taken", "outcomes", "counts", "tries")
-        rest = ("attempts", "queued", "holds", "feed")
+        rest = ("attempts", "queued", "holds", "feed", "withdrawn")
         waiting = self._waiting(sweep_id, self._lanes(sweep_id))
         self._store.call("UNLINK", *waiting, *self._keys(sweep_id, *parts, *rest))
         self.unpublish(sweep_id)
@@ -310,9 +334,13 @@ class Ledger:
         """Return the ids of all sweeps, newest first."""
         return [member.decode() for member in self._store.call("ZREVRANGE", keys.SWEEPS, 0, -1)]
 
+    def numbers(self, sweep_id: str) -> list[int]:
+        """Return the numbers of the trials that are planned, in order; some may be left out between them."""
+        return sorted(int(number) for number in self._store.call("HKEYS", keys.sweep(sweep_id, "plan")))
+
     def size(self, sweep_id: str) -> int:
         """Return the highest number that a trial of a sweep has."""
-        return int(self._store.call("HLEN", keys.sweep(sweep_id, "plan")))
+        return max(self.numbers(sweep_id), default=0)
 
     def trials(self, sweep_id: str, numbers: Iterable[int] | None = None) -> Iterator[Trial]:
         """Yield trials with all their attempts, in pages of ``PAGE``.
@@ -320,7 +348,7 @@ class Ledger:
         Args:
             numbers: which ones; None for all, in order. Those that are not planned are left out.
         """
-        wanted = range(1, self.size(sweep_id) + 1) if numbers is None else numbers
+        wanted = self.numbers(sweep_id) if numbers is None else numbers
         for page in _pages(wanted):
             yield from self._page(sweep_id, page)
 
@@ -548,7 +576,7 @@ class Ledger:
             for trial, place in zip(page, places, strict=True):
                 rows += [trial.planned.number, place, trial.state]
             key_list = [
-                *self._keys(sweep_id, "sweep", "counts", "outcomes", "lanes", "queued", "feed"),
+                *self._keys(sweep_id, "sweep", "counts", "outcomes", "lanes", "queued", "feed", "withdrawn"),
                 *self._waiting(sweep_id, lanes),
             ]
             arguments: list[str | int] = [operation, binding_of(current), FEED_LENGTH, len(lanes), *lanes, *rows]
@@ -567,7 +595,7 @@ class Ledger:
             for planned, place in zip(found, places, strict=True):
                 rows += [planned.number, place]
             key_list = [
-                *self._keys(sweep_id, "sweep", "running", "counts", "outcomes", "feed"),
+                *self._keys(sweep_id, "sweep", "running", "counts", "outcomes", "feed", "withdrawn"),
                 *self._waiting(sweep_id, lanes),
             ]
             arguments: list[str | int] = [operation, binding_of(current), FEED_LENGTH, *rows]

@@ -10,31 +10,48 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
-from typing import TypeAlias
 
-Cell: TypeAlias = dict[str, str]
-"""The values of one cell by the name of their axis."""
+from statem_dist.sweep.model import Cell
 
 
 def expand(
     axes: Mapping[str, Sequence[str]],
     include: Iterable[Mapping[str, str]] = (),
-    exclude: Sequence[Mapping[str, str]] = (),
+    exclude: Iterable[Mapping[str, str]] = (),
 ) -> list[Cell]:
-    """Return the cells of a matrix in order; without axes, only those that ``include`` makes."""
+    """Return the cells of a matrix in order; without axes, only those that ``include`` makes.
+
+    It takes time in proportion to the cells and the entries, not to their product: tasks by the thousand come with an
+    entry for each.
+    """
     combinations = product(*axes.values()) if axes else ()
-    everything = [dict(zip(axes, values, strict=True)) for values in combinations]
-    originals = [cell for cell in everything if not any(entry.items() <= cell.items() for entry in exclude)]
+    originals = _without([dict(zip(axes, values, strict=True)) for values in combinations], exclude)
     cells = [dict(original) for original in originals]
+    found: dict[tuple[str, ...], dict[tuple[str, ...], list[Cell]]] = {}
     added: list[Cell] = []
     for entry in include:
-        fitting = [
-            cell
-            for cell, original in zip(cells, originals, strict=True)
-            if all(original.get(name, value) == value for name, value in entry.items())
-        ]
+        names = tuple(name for name in entry if name in axes)
+        if names not in found:
+            found[names] = {}
+            for cell, original in zip(cells, originals, strict=True):
+                found[names].setdefault(_values(original, names), []).append(cell)
+        fitting = found[names].get(_values(entry, names), [])
         for cell in fitting:
             cell.update(entry)
         if not fitting:
             added.append(dict(entry))
     return cells + added
+
+
+def _without(cells: list[Cell], exclude: Iterable[Mapping[str, str]]) -> list[Cell]:
+    """Return the cells that no entry names; all of them have the same axes."""
+    excluded: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
+    for entry in exclude:
+        names = tuple(entry)
+        if cells and cells[0].keys() >= entry.keys():
+            excluded.setdefault(names, set()).add(_values(entry, names))
+    return [cell for cell in cells if not any(_values(cell, names) in values for names, values in excluded.items())]
+
+
+def _values(cell: Mapping[str, str], names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(cell[name] for name in names)

@@ -136,12 +136,14 @@ class Agent(Struct, frozen=True, omit_defaults=True):
 class Workspace(Struct, frozen=True, omit_defaults=True):
     """What a trial's folder holds at its beginning.
 
-    ``template`` is the absolute path of a folder that is copied. ``git`` is a URL or an absolute path of a
-    repository, whose ``ref`` (with ``{axis}`` standing for a value of the cell) is checked out. Neither: it is empty.
+    ``template`` is the absolute path of a folder that is copied, ``digest`` what it held when the sweep file was read.
+    ``git`` is a URL or an absolute path of a repository, whose ``ref`` (with ``{axis}`` standing for a value of the
+    cell) is checked out. Neither: it is empty.
     ``keep`` says whose workspaces stay after the end; agent output, history and artifacts always do.
     """
 
     template: str | None = None
+    digest: str = ""
     git: str | None = None
     ref: str = "HEAD"
     keep: Literal["all", "unless_passed", "none"] = "all"
@@ -168,6 +170,22 @@ class Artifacts(Struct, frozen=True, omit_defaults=True):
     total_bytes_max: int = 100 * 1024 * 1024
 
 
+class Selection(Struct, frozen=True, omit_defaults=True):
+    """Which trials of a sweep file were submitted.
+
+    ``only`` has the values that are wanted by axis; a trial must have one of them on each. ``first`` is how many trials
+    of each row of the report are wanted. Nothing set: all trials.
+    """
+
+    only: dict[str, tuple[str, ...]] = {}
+    first: int | None = None
+
+    @property
+    def everything(self) -> bool:
+        """Whether all trials are wanted."""
+        return not self.only and self.first is None
+
+
 class Definition(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A sweep as it was submitted, with everything that its workers need; paths are absolute.
 
@@ -178,7 +196,8 @@ class Definition(Struct, frozen=True, kw_only=True, omit_defaults=True):
     slots), ``concurrency_per`` those that share a value of an axis: axis to value to bound, where the value ``*``
     stands for all that are not named. ``max_steps`` bounds the steps of a trial, ``trial_timeout`` its
     seconds from its start, ``retries`` the infrastructure troubles that it survives.
-    ``disk_floor_bytes`` is the free space below which a host begins no trial.
+    ``disk_floor_bytes`` is the free space below which a host begins no trial. ``selection`` says which of the trials
+    were submitted.
     """
 
     name: str
@@ -207,6 +226,7 @@ class Definition(Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: Priority = "normal"
     artifacts: Artifacts = Artifacts()
     disk_floor_bytes: int = 512 * 1024 * 1024
+    selection: Selection = Selection()
 
     @property
     def task_axes(self) -> tuple[str, ...]:
@@ -240,14 +260,29 @@ class Blocked(Struct, frozen=True):
     times: int
 
 
+class Position(Struct, frozen=True, omit_defaults=True):
+    """Where a driver stands: on which entry of its run, how often the agent was called there, whether it has answered
+    the last call, and how often each node was entered. ``same`` counts how often in a row the entry was blocked in the
+    same way, which ``block`` stands for."""
+
+    entry: str = ""
+    calls: int = 0
+    answered: bool = False
+    visits: dict[str, int] = {}
+    block: str = ""
+    same: int = 0
+
+
 class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One attempt at a trial: one run, in a workspace of its own.
 
     Times are ms since the epoch by the store's clock, 0 for not yet; ``queued_at`` is when the trial became ready,
     ``started_at`` when a worker began it. ``steps`` counts rounds of agent and edges, ``calls`` those of the agent
     command, ``blocked`` transitions that were blocked, ``loops`` how often the node that was entered most was entered
-    again, ``checks`` executions of checks and hooks. ``losses`` counts the workers that were lost under it.
-    ``revision`` is that of the definition it follows. ``folder`` holds what is kept of it, on ``host``.
+    again, ``checks`` executions of checks and hooks. ``losses`` counts the workers that were lost under it, and
+    ``troubles`` what earlier attempts have used of the budget of ``retries``; ``retried`` says that the next attempt
+    followed by itself. ``revision`` is that of the definition it follows. ``folder`` holds what is kept of it, on
+    ``host``. ``position`` is where it stood when this was written, for whoever goes on with it.
     """
 
     number: int
@@ -270,8 +305,11 @@ class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
     loops: int = 0
     checks: int = 0
     losses: int = 0
+    troubles: int = 0
+    retried: bool = False
     blocks: tuple[Blocked, ...] = ()
     usage: Usage | None = None
+    position: Position | None = None
 
     @property
     def seconds(self) -> float:
@@ -345,3 +383,8 @@ def values_of(cell: Cell) -> str:
 def row_of(cell: Cell, axes: tuple[str, ...]) -> tuple[str, ...]:
     """Return the values of a cell on some axes; a missing one is empty."""
     return tuple(cell.get(axis, "") for axis in axes)
+
+
+def variable_of(axis: str) -> str:
+    """Return the environment variable that carries the value of an axis, or of one of ``vars``."""
+    return f"STATEM_VAR_{axis.upper().replace('-', '_')}"

@@ -1,4 +1,4 @@
-"""Values of an axis that stand in a file: one per line of text, or one field of each record.
+"""Values of an axis that stand in a file, one per line of text or one field of each record, or that are file names.
 
 ``package:NAME/PATH`` names a file inside an installed package. The package is found without being imported, because
 data sets come in packages that import half the world.
@@ -9,7 +9,9 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import os
 from collections.abc import Iterator
+from glob import iglob
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
@@ -18,6 +20,11 @@ PACKAGE_PREFIX = "package:"
 
 FORMATS = (".jsonl", ".csv", ".txt")
 """The suffixes that are read, each also with ``.gz`` behind it."""
+
+NAME_FIELDS = ("path", "name", "stem")
+"""What of a file's name a value can be where ``from`` is a pattern; the first is what it is by itself."""
+
+_PATTERN_CHARACTERS = frozenset("*?[")
 
 
 def locate(source: str, folder: Path) -> Path:
@@ -37,6 +44,30 @@ def locate(source: str, folder: Path) -> Path:
     if found is None or not found.submodule_search_locations:
         raise ValueError(f"the package '{package}' is not installed for this Python; install what brings it")
     return Path(next(iter(found.submodule_search_locations))) / inside
+
+
+def is_pattern(source: str) -> bool:
+    """Return whether ``from`` stands for all files whose names match it."""
+    return not _PATTERN_CHARACTERS.isdisjoint(source)
+
+
+def find_names(pattern: Path, folder: Path, field: str | None) -> list[str]:
+    """Return the names of the files that match a pattern, sorted. Hidden files match only what begins with a dot.
+
+    Args:
+        pattern: a path with ``*``, ``?``, ``[...]``, or ``**`` for folders of any depth.
+        folder: what paths are relative to; a file outside of it has its absolute path.
+        field: one of ``NAME_FIELDS``; None for the first.
+
+    Raises:
+        ValueError: there is no such field.
+    """
+    if field not in (None, *NAME_FIELDS):
+        raise ValueError(f"the names of files have no '{field}'; use one of {', '.join(NAME_FIELDS)}")
+    files = [Path(os.path.normpath(name)) for name in iglob(str(pattern), recursive=True) if os.path.isfile(name)]
+    if field in ("name", "stem"):
+        return sorted(str(getattr(file, field)) for file in files)
+    return sorted((file.relative_to(folder) if file.is_relative_to(folder) else file).as_posix() for file in files)
 
 
 def read_values(path: Path, field: str | None) -> Iterator[str]:

@@ -29,14 +29,16 @@ from statem_dist.runbook import checks, nodes, parse, tree
 from statem_dist.settings import Settings
 from statem_dist.statem_folders import HISTORY_BYTES_MAX
 from statem_dist.stophook import REMINDERS_MAX, STOP_STATES
-from statem_dist.sweep.results import SCORED, STATES
-from statem_dist.sweep.spec import AGENT_TIMEOUT_SECONDS, TRIALS_MAX, SweepFile, load_sweep
+from statem_dist.sweep import form, model
+from statem_dist.sweep.model import SCORED, STATES
+from statem_dist.sweep.spec import load_sweep
 from statem_dist.tokens import KEPT_MS, LIFE_SECONDS_MAX
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 RUNBOOKS = (ROOT / "docs" / "runbooks.md").read_text(encoding="utf-8")
 CLI = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+SWEEPS = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 
 OPTION = re.compile(r"(?<![\w/.-])(--[a-z][a-z-]*|-[A-Za-z])(?!\w)")
@@ -170,19 +172,33 @@ def test_examples_of_sweeps_are_valid(example: Example, tmp_path: Path) -> None:
 
 def test_every_keyword_of_a_sweep_file_is_described_with_its_default() -> None:
     """The table of keywords is that of the model, and the figures in it are its defaults."""
-    documented = {row[0].strip("`"): row[2] for row in rows(sections(CLI, 2)["Sweep files"]) if len(row) == 3}
-    fields = SweepFile.model_fields
-    assert set(fields) <= set(documented)
+    documented = {row[0].strip("`"): row[2] for row in rows(sections(SWEEPS, 2)["The sweep file"]) if len(row) == 3}
+    fields = form.SweepFile.model_fields
+    assert set(fields) == set(documented) - {"keyword"}
     assert {name for name, field in fields.items() if field.is_required()} == {"runbook"}
-    for name in ("trials", "max_steps"):
-        assert documented[name] == str(fields[name].default)
-    assert f"{AGENT_TIMEOUT_SECONDS:g} by default" in CLI
-    assert f"at most {TRIALS_MAX:,}\ntrials" in CLI
+    for name in ("trials", "seed", "queue", "max_steps", "retries", "priority"):
+        assert documented[name].strip("`") == str(fields[name].default)
+    assert documented["timeouts"].startswith(f"{model.Agent('').timeout / 3600:g}h for a call")
+    assert documented["disk_floor"] == f"{fields['disk_floor'].default >> 20}M"
+    assert f"at most {form.TRIALS_MAX:,} trials" in SWEEPS
+    kept = model.Artifacts()
+    assert f"`file_max` ({kept.file_bytes_max >> 20}M without it)" in SWEEPS
+    assert f"`total_max` ({kept.total_bytes_max >> 20}M)" in SWEEPS
+
+
+@pytest.mark.parametrize(
+    ("section", "part"),
+    [("The agent", form.Agent), ("The workspace", form.Workspace), ("When a sweep stops", form.StopWhen)],
+)
+def test_keywords_below_those_of_a_sweep_file_are_described(section: str, part: type[form.Part]) -> None:
+    """The tables of what stands under a keyword have exactly the keywords that may stand there."""
+    documented = [row[0].strip("`") for row in rows(sections(SWEEPS, 3)[section])]
+    assert documented[1:] == list(part.model_fields)
 
 
 def test_states_of_trials_are_described_with_their_score() -> None:
     """The table of states has each of them, and says which count."""
-    table = sections(CLI, 2)["Sweep files"].rpartition("| state |")[2]
+    table = SWEEPS.rpartition("| state |")[2]
     documented = {row[0].strip("`"): row[2] == "yes" for row in rows(table) if len(row) == 3}
     assert documented == {str(state): state in SCORED for state in STATES}
 

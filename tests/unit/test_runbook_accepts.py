@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec import UNSET
 
@@ -21,7 +22,7 @@ from statem_dist.protocol.graph import (
     Retry,
     Runbook,
 )
-from statem_dist.runbook import load, parse, read_checks, read_plain
+from statem_dist.runbook import load, node_view, parse, read_checks, read_plain
 
 
 def runbook(text: str) -> Runbook:
@@ -94,6 +95,24 @@ def test_edges_of_nodes_and_of_the_root_add_up() -> None:
 def test_initial_wins_over_start_and_start_over_the_first_node(head: str, initial: str) -> None:
     """Without either the first node of the file is initial."""
     assert runbook(f"{head}\nnodes: [a, b]").initial == initial
+
+
+def test_an_end_may_say_what_it_means() -> None:
+    """``outcome`` is read on ends, in every form of a node, and strict mode knows it; without it there is none."""
+    text = "nodes: [{name: a, next: [b, c, d]}, {name: b, outcome: failure}, {name: c, outcome: success}, d]"
+    parsed = parse(text, source="loop.yaml", strict=True)
+    assert [node.outcome for node in parsed.runbook.nodes] == [None, "failure", "success", None]
+    assert parsed.warnings == ()
+
+
+def test_a_node_without_an_outcome_is_stored_and_shown_without_one() -> None:
+    """What was written before the keyword existed is encoded by the same bytes, and shown by the same keys."""
+    (node,) = runbook("nodes: {a: A.}").nodes
+    assert msgspec.json.encode(node) == b'{"name":"a","prompt":"A."}'
+    assert "outcome" not in node_view(node)
+    (node,) = runbook("nodes: {a: {outcome: failure}}").nodes
+    assert msgspec.json.encode(node) == b'{"name":"a","outcome":"failure"}'
+    assert node_view(node)["outcome"] == "failure"
 
 
 def test_the_name_defaults_to_the_stem_of_the_source() -> None:

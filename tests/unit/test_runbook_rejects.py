@@ -53,6 +53,12 @@ def dynamic(body: str) -> str:
         ("nodes: {a: {next: [[b]]}}", "nodes.a.next[0]: an item of next must be"),
         ("nodes: {a: {next: {max_attempts: 1}}}", "an item of next requires to"),
         ("nodes: {a: {next: [a, {to: a}]}}", "duplicate edge a -> a"),
+        ("nodes: {a: {outcome: faliure}}", "nodes.a.outcome: must be success or failure, not 'faliure'; did you mean"),
+        (
+            "nodes: {a: {outcome: failure, next: b}, b: }",
+            "nodes.a.outcome: only an end has an outcome, and an edge leads",
+        ),
+        ("nodes: {a: {outcome: success}, b: }\nedges: [{from: a, to: b}]", "leads from here to 'b'"),
         ("nodes: [a]\nedges: {a: b}", "edges: must be a list"),
         (edge("sow"), "edges[0]: an edge must be a mapping"),
         (edge("{from: sow}"), "edges[0]: an edge requires to"),

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from statem_dist.sweep.trials import Trial
 
 from statem_dist.sweep.pool import Pool
 from statem_dist.sweep.report import Report, document, table, troubles, write
 from statem_dist.sweep.results import STATES, Outcome, Scoreboard, TrialResult, total
 from statem_dist.sweep.spec import load_sweep
-from statem_dist.sweep.trials import Trial
 
 PATIENCE_SECONDS = 30.0
 OUTCOMES: tuple[Outcome, ...] = ("passed", "failed", "stuck", "timeout", "error", "cancelled")

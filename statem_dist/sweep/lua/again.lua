@@ -1,6 +1,6 @@
 -- Make trials that have ended wait again; what is known of their attempts stays.
 --
--- KEYS  1 sweep   2 counts   3 outcomes   4 lanes   5 queued   6 feed   7.. pending trials, one key per lane
+-- KEYS  1 sweep   2 counts   3 outcomes   4 lanes   5 queued   6 feed   7 withdrawn   8.. pending trials, one key per lane
 -- ARGV  1 operation id   2 binding by which the lanes were found   3 about how many changes the feed keeps
 --       4 number of lanes
 --       then: lanes; then per trial: number, index of its lane (from 1), expected outcome
@@ -28,7 +28,8 @@ for at = 5 + lanes, #ARGV, 3 do
   local number, outcome = ARGV[at], ARGV[at + 2]
   if redis.call('HGET', KEYS[3], number) == outcome then
     redis.call('HDEL', KEYS[3], number)
-    redis.call('ZADD', KEYS[6 + tonumber(ARGV[at + 1])], number, number)
+    redis.call('SREM', KEYS[7], number)
+    redis.call('ZADD', KEYS[7 + tonumber(ARGV[at + 1])], number, number)
     redis.call('HSET', KEYS[5], number, now)
     redis.call('HINCRBY', KEYS[2], outcome, -1)
     redis.call('XADD', KEYS[6], 'MAXLEN', '~', ARGV[3], '*', 'n', number, 's', 'pending')
