@@ -209,7 +209,7 @@ def test_what_the_host_could_not_do_is_no_failure(track: Track, agent: str, node
 
 def test_what_an_agent_is_given(track: Track) -> None:
     """The prompt on stdin and in a file, its variables, and from the second call on what refused it."""
-    agent = """
+    agent = r"""
         cat > stdin.txt; cp "$STATEM_PROMPT_FILE" prompt.txt
         env | grep '^STATEM_\|^BUDGET=7' > "env-$STATEM_ATTEMPT.txt"
         test "$STATEM_ATTEMPT" = 1 || { cp "$STATEM_BLOCKED_FILE" blocked.json; echo right > out.txt; }
