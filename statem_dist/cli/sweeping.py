@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,7 +21,6 @@ from statem_dist.cli.sweep_session import (
     LimitOption,
     OnlyOption,
     SweepArgument,
-    SweepSession,
     WatchOption,
     desk_of,
     judged,
@@ -35,9 +34,10 @@ from statem_dist.settings import Settings
 
 if TYPE_CHECKING:
     from statem_dist.engine import Engine
-    from statem_dist.sweep.desk import Prospect, Resumed, SweepDesk
+    from statem_dist.sweep.desk import Resumed, SweepDesk
     from statem_dist.sweep.ledger import Ledger
     from statem_dist.sweep.model import Definition, Share, Sweep
+    from statem_dist.sweep.prospect import Prospect
     from statem_dist.sweep.session import StopNote
 
 PLANNED_SHOWN = 5
@@ -67,12 +67,13 @@ def plan(
 
     Example: statem-dist sweep plan tb21.sweep.yaml
     """
+    from statem_dist.sweep.prospect import prospect_of
     from statem_dist.sweep.spec import load_sweep
 
     loaded = load_sweep(file)
     selection = selection_of(only, limit)
     with sweep_session("sweep plan", state_dir) as work:
-        prospect = _desk_without_store(work).prospect(loaded, selection, look_back=not work.at.nothing_yet)
+        prospect = prospect_of(loaded, selection, None if work.at.nothing_yet else work.ledger)
     return Answer(_plan_view(prospect), lambda: _plan_text(prospect))
 
 
@@ -98,7 +99,9 @@ def submit(
     from statem_dist.sweep.watching import obstacles_of
 
     if id is not None and new:
-        raise Usage("--id names one sweep, and --new makes another.", hint="With an id that is not there yet, leave out --new.")
+        raise Usage(
+            "--id names one sweep, and --new makes another.", hint="With an id that is not there yet, leave out --new."
+        )
     loaded = load_sweep(file)
     with sweep_session("sweep submit", state_dir) as work:
         submitted = work.desk.submit(
@@ -169,7 +172,8 @@ def resume(
     ] = None,
     watch: WatchOption = False,
     out: Annotated[
-        Path | None, Option("--out", metavar="FILE", help="With --workers: write the JSON document to this file as well.")
+        Path | None,
+        Option("--out", metavar="FILE", help="With --workers: write the JSON document to this file as well."),
     ] = None,
     exit_status: ExitStatusOption = False,
     state_dir: StateDirOption = None,
@@ -223,7 +227,7 @@ def resume(
 
 def _attended(
     settings: Settings,
-    begin: Any,
+    begin: Callable[[SweepDesk], tuple[Sweep, bool]],
     workers: int | None,
     *,
     out: Path | None,
@@ -295,9 +299,7 @@ def _worker_command(definition: Definition, workers: int) -> Sequence[str]:
     )
 
 
-def _report(
-    ledger: Ledger, sweep: Sweep, stop: StopNote, *, out: Path | None, must_pass: bool, clock: int
-) -> Answer:
+def _report(ledger: Ledger, sweep: Sweep, stop: StopNote, *, out: Path | None, must_pass: bool, clock: int) -> Answer:
     """Return the results of a sweep as the answer of a command that has worked on it."""
     from statem_dist.sweep.desk import has_ended
     from statem_dist.sweep.summary import sweep_summary, trial_summary
@@ -319,10 +321,6 @@ def _how_to_go_on(sweep: Sweep) -> str:
 def _require_writable(out: Path | None) -> None:
     if out is not None and not os.access(out.absolute().parent, os.W_OK):
         raise Usage(f"--out {out}: its folder does not exist, or cannot be written to.")
-
-
-def _desk_without_store(work: SweepSession) -> SweepDesk:
-    return work.desk
 
 
 # --- words -----------------------------------------------------------------------------------------------------------
@@ -390,7 +388,9 @@ def _plan_text(prospect: Prospect) -> str:
     lines.append(f"  at once: {bound}; queue {definition.queue}; priority {definition.priority}")
     stop = definition.stop_when
     caps = [
-        f"{name} reach {_share(share)}" for name, share in (("errors", stop.errors), ("failures", stop.failures)) if share
+        f"{name} reach {_share(share)}"
+        for name, share in (("errors", stop.errors), ("failures", stop.failures))
+        if share
     ]
     if stop.cost_usd is not None:
         caps.append(f"cost reaches ${stop.cost_usd:g}")

@@ -59,12 +59,12 @@ _SETTLE = Script("settle", _LUA)
 _STEER = Script("steer", _LUA)
 _AGAIN = Script("again", _LUA)
 _WITHDRAW = Script("withdraw", _LUA)
+_RESERVE = Script("reserve", _LUA)
 _REVISE = Script("revise", _LUA)
 _MOVE = Script("move", _LUA)
 _HOLD = Script("hold", _LUA)
 _LOOK = Script("look", _LUA)
 _PAGE = Script("page", _LUA)
-_RESERVE = Script("reserve", _LUA)
 
 _encode = msgspec.json.Encoder().encode
 _decode_definition = msgspec.json.Decoder(Definition).decode
@@ -187,8 +187,7 @@ class Ledger:
         """
         self.require(sweep_id)
         earlier = self.fingerprint(sweep_id)
-        if earlier != fingerprint:
-            self._store.call("SET", keys.sweep_of(fingerprint), sweep_id)
+        self._store.call("SET", keys.sweep_of(fingerprint), sweep_id)
         operation = _operation()
         counters: dict[int, tuple[str, ...]] = {}
         missing = [claim.number for claim in self.claims(sweep_id)]

@@ -344,7 +344,9 @@ def counted(sweep: Sweep, *, glyphs: bool = False) -> str:
     """Return the states in which there are trials, with their counts."""
     order: tuple[State, ...] = (*STATES[2:], "running", "pending")
     return ", ".join(
-        f"{f'{GLYPHS[state]} ' if glyphs else ''}{sweep.counts[state]} {state}" for state in order if sweep.counts[state]
+        f"{f'{GLYPHS[state]} ' if glyphs else ''}{sweep.counts[state]} {state}"
+        for state in order
+        if sweep.counts[state]
     )
 
 
