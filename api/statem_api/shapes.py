@@ -365,37 +365,8 @@ class SweepRemoved(Shape):
     folder: str | None
 
 
-class TrialSummary(Shape):
-    """A trial as it stands, with its latest attempt."""
-
-    number: int
-    values: dict[str, str]
-    repetition: int
-    state: TrialStateName
-    scored: bool
-    attempts: int
-    attempt: dict[str, Any] | None
-
-
-class TrialPage(Shape):
-    """Trials in the order of their numbers. It may hold fewer than asked for and still have a next one."""
-
-    items: list[TrialSummary]
-    next_cursor: str | None
-
-
-class Attempt(Shape):
-    """One attempt at a trial; `links` lead to its run."""
-
-    attempt: int
-    run_id: str
-    outcome: str | None
-    reason: str | None
-    links: dict[str, str]
-
-
-class Trial(Shape):
-    """A trial with all its attempts, oldest first."""
+class TrialRow(Shape):
+    """A trial as it stands: what is known of the attempt that it is in the midst of, or has ended with."""
 
     sweep: str
     number: int
@@ -403,6 +374,37 @@ class Trial(Shape):
     repetition: int
     state: TrialStateName
     scored: bool
+    attempts: int
+    reason: str | None
+    detail: str | None
+    node: str | None
+    run_id: str | None
+    host: str | None
+    seconds: float | None
+    cost_usd: float
+
+
+class TrialPage(Shape):
+    """Trials in the order of their numbers. It may hold fewer than asked for and still have a next one."""
+
+    items: list[TrialRow]
+    next_cursor: str | None
+
+
+class Attempt(Shape):
+    """One attempt at a trial; `links` lead to its run."""
+
+    attempt: int
+    outcome: str | None
+    reason: str | None
+    run_id: str
+    links: dict[str, str]
+
+
+class Trial(Shape):
+    """A trial, and all attempts at it, oldest first."""
+
+    trial: TrialRow
     attempts: list[Attempt]
 
 

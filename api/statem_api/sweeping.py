@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -20,8 +20,10 @@ from statem_dist.coordinator import Terms
 from statem_dist.errors import Conflict, Invalid, NotAuthorised, NotFound, RunbookInvalid
 from statem_dist.sweep.desk import EVERYTHING, Submitted, content_of
 from statem_dist.sweep.model import Definition, State, Sweep, Trial
+from statem_dist.sweep.outputs import documents, junit, summary, tables
+from statem_dist.sweep.scores import scores_of
 from statem_dist.sweep.spec import RESERVED_LABELS, Loaded, parse_sweep
-from statem_dist.sweep.summary import attempt_summary, sweep_summary, trial_summary
+from statem_dist.sweep.summary import sweep_summary
 from statem_dist.sweep.watching import obstacles_of
 
 FILE_NAME = "sweep.yaml"
@@ -32,6 +34,17 @@ LOOKED_AT_MAX = 500
 
 TRIALS_LOOKED_AT_MAX = 2_000
 """Trials that a page of them looks at, at most."""
+
+ResultsFormat: TypeAlias = Literal["json", "jsonl", "csv", "xml", "md"]
+
+RESULTS: dict[ResultsFormat, tuple[str, str]] = {
+    "json": ("application/json", "results.json"),
+    "jsonl": ("application/x-ndjson", "trials.jsonl"),
+    "csv": ("text/csv; charset=utf-8", "trials.csv"),
+    "xml": ("application/xml", "junit.xml"),
+    "md": ("text/markdown; charset=utf-8", "summary.md"),
+}
+"""The formats of results: their media types, and what their files are called."""
 
 
 class Answered(msgspec.Struct, frozen=True):
@@ -164,16 +177,20 @@ def sweep_view(service: Service, sweep: Sweep) -> dict[str, Any]:
     }
 
 
-def trial_view(sweep_id: str, trial: Trial) -> dict[str, Any]:
+def trial_view(sweep: Sweep, trial: Trial) -> dict[str, Any]:
     """Return a trial with all its attempts, each with the way to its run."""
     attempts = [
         {
-            **attempt_summary(each),
+            "attempt": each.attempt,
+            "outcome": each.outcome,
+            **tables.facts(each),
+            "retried": each.retried,
+            "usage": msgspec.to_builtins(each.usage),
             "links": {"run": f"/v1/runs/{each.run_id}", "history": f"/v1/runs/{each.run_id}/history"},
         }
         for each in trial.attempts
     ]
-    return {"sweep": sweep_id, **trial_summary(trial), "attempts": attempts}
+    return {"trial": tables.row(sweep, trial), "attempts": attempts}
 
 
 def sweep_page(
@@ -223,7 +240,7 @@ def trial_page(
     found: list[dict[str, Any]] = []
     for trial in service.ledger.trials(sweep.id, looked_at):
         if values.items() <= trial.planned.cell.items() and state in (None, trial.state):
-            found.append(trial_summary(trial))
+            found.append(tables.row(sweep, trial))
         if len(found) == limit:
             looked_at = [number for number in looked_at if number <= trial.planned.number]
             break
@@ -244,6 +261,24 @@ def trial_of(service: Service, sweep: Sweep, number: int) -> Trial:
         hint=f"GET /v1/sweeps/{sweep.id}/trials lists its trials.",
         details={"sweep": sweep.id, "number": number},
     )
+
+
+def results(service: Service, sweep: Sweep, format: ResultsFormat) -> str:
+    """Return the results of a sweep as they are now, in one of the formats of its files."""
+    trials = list(service.ledger.trials(sweep.id))
+    match format:
+        case "jsonl":
+            return tables.trials_jsonl(sweep, trials)
+        case "csv":
+            return tables.trials_csv(sweep, trials)
+    scores = scores_of(sweep, trials)
+    match format:
+        case "xml":
+            return junit.junit_xml(sweep, trials, scores)
+        case "md":
+            return summary.summary_markdown(sweep, scores)
+        case "json":
+            return documents.results_json(sweep, scores)
 
 
 def _bounds(service: Service, sweep: Sweep) -> dict[str, Any]:

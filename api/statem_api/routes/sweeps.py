@@ -126,9 +126,46 @@ async def trial(sweep_id: bodies.SweepId, number: bodies.TrialNumber, service: S
 
     def look() -> dict[str, Any]:
         sweep = sweeping.reached(service, caller, sweep_id)
-        return sweeping.trial_view(sweep_id, sweeping.trial_of(service, sweep, number))
+        return sweeping.trial_view(sweep, sweeping.trial_of(service, sweep, number))
 
     return answer(await service.call(look))
+
+
+@router.get(
+    "/{sweep_id}/results",
+    responses=described(404)
+    | {
+        200: {
+            "description": "The results in the format that was asked for.",
+            "content": {
+                kind.partition(";")[0]: {"schema": {"type": "object"} if name == "json" else {"type": "string"}}
+                for name, (kind, _) in sweeping.RESULTS.items()
+            },
+        }
+    },
+    response_class=Response,
+    summary="The results of a sweep",
+)
+async def results(
+    sweep_id: bodies.SweepId,
+    service: Serving,
+    caller: Calling,
+    format: Annotated[
+        sweeping.ResultsFormat,
+        Query(
+            description="`json` is `results.json` with the scores, `jsonl` and `csv` have a line per trial, `xml` is a "
+            "JUnit report, `md` a summary for people."
+        ),
+    ] = "json",
+) -> Response:
+    """Give the results of a sweep as they are now: those of the files that `sweep run` writes."""
+
+    def make() -> str:
+        return sweeping.results(service, sweeping.reached(service, caller, sweep_id), format)
+
+    kind, name = sweeping.RESULTS[format]
+    headers = {} if format == "json" else {"Content-Disposition": f'attachment; filename="{sweep_id}-{name}"'}
+    return Response(await service.call(make), 200, headers, kind)
 
 
 def _values(given: list[str] | None) -> dict[str, str]:
