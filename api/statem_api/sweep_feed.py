@@ -201,10 +201,9 @@ class SweepFeed:
                 raise _Gone
             if news.behind:
                 yield Told("gap", position, _json({"sweep": sweep_id}))
-                position = None
-                continue
             if news.anew:
-                position, not_before = None, news.position
+                # One that was made before these changes would lead here again.
+                position, not_before = None, news.changes[-1].position if news.changes else _START
                 continue
             for told in _told(sweep_id, news, position):
                 yield told
