@@ -110,7 +110,7 @@ def test_exit_codes(site: Site) -> None:
     assert refused["error"] == "1 of 1 trials have not passed."
     assert refused["details"]["ok"] is False
     told = site.run("sweep", "run", stuck)
-    assert "◐ #1 (1): stuck, max_steps" in told.stderr
+    assert "∞ #1 (1): stuck, max_steps" in told.stderr
     assert f"its folders: {site.state_dir / 'sweeps'}/gate-" in told.stderr
     broken = site.run("sweep", "run", write(site, "no-such-agent", trials=2, retries=0))
     assert broken.exit_code == 1

@@ -146,7 +146,7 @@ def test_a_sweep_is_submitted_to_workers_that_are_there(site: Site) -> None:
         2,
         2,
     )
-    assert said.stderr.count("◐") == 2
+    assert said.stderr.count("∞") == 2
     assert site.run("sweep", "watch", "gate", "--exit-status").exit_code == 6
     logs = site.json("sweep", "logs", "gate", "2")
     assert (logs["outcome"], logs["reason"], logs["here"]) == ("stuck", "max_steps", True)
