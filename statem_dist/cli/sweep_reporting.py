@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from statem_dist.cli.answer import Answer
+from statem_dist.cli.answer import Answer, printable
 from statem_dist.cli.declare import Argument, Option
 from statem_dist.cli.session import JsonOption, StateDirOption
 from statem_dist.cli.sweep_session import SweepArgument, SweepSession, sweep_session
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from statem_dist.sweep.comparison import Comparison
     from statem_dist.sweep.scores import Scores
 
+Counted: TypeAlias = Literal["strict", "valid"]
 Format: TypeAlias = Literal["json", "jsonl", "csv", "junit", "markdown"]
 
 FILES: dict[Format, str] = {
@@ -27,12 +29,15 @@ FILES: dict[Format, str] = {
 }
 """The file of each format in an export."""
 
+SHOWN_MAX = 10
+"""Tasks of a kind that a comparison names; the rest is counted."""
+
 BaselineOption = Annotated[
     str | None,
     Option("--baseline", metavar="ID", help="Compare it with this sweep, task by task.", complete="sweeps"),
 ]
 CountedOption = Annotated[
-    Literal["strict", "valid"],
+    Counted,
     Option("--counted", help="Whether trials that could not be judged count as not passed, or not at all."),
 ]
 
@@ -40,13 +45,7 @@ CountedOption = Annotated[
 class Results:
     """A sweep with its trials as they stand, their scores, and how it compares with a baseline."""
 
-    def __init__(
-        self,
-        work: SweepSession,
-        wanted: str,
-        baseline: str | None = None,
-        counted: Literal["strict", "valid"] = "strict",
-    ) -> None:
+    def __init__(self, work: SweepSession, wanted: str, baseline: str | None, counted: Counted = "strict") -> None:
         from statem_dist.sweep.comparison import compare
         from statem_dist.sweep.scores import scores_of
 
@@ -106,7 +105,9 @@ def results(
         found = Results(work, sweep, baseline)
     data = {"ok": True, **found.document()}
     if out is None:
-        return Answer(data, lambda: found.text(format).rstrip("\n"))
+        if not as_json:
+            _print_whole(found.text(format))
+        return Answer(data, str)
     _write(out, found.text(format))
     return Answer({**data, "out": str(out)}, lambda: f"Written: {out}")
 
@@ -135,7 +136,7 @@ def compare(
     state_dir: StateDirOption = None,
     as_json: JsonOption = False,
 ) -> Answer:
-    """Compare a sweep with a baseline, task by task: the difference, whether it may be chance, what was gained and lost.
+    """Compare a sweep with a baseline, task by task: what was gained and lost, and whether that may be chance.
 
     Example: statem-dist sweep compare tb21-new tb21-old
     """
@@ -180,6 +181,11 @@ def _write(path: Path, text: str) -> None:
         raise Unavailable(f"{path} cannot be written: {error.strerror}.") from error
 
 
+def _print_whole(text: str) -> None:
+    """Print a file to stdout, to the byte; on a terminal without what would move its cursor."""
+    sys.stdout.write(printable(text.replace("\r\n", "\n")) if sys.stdout.isatty() else text)
+
+
 def _compared(comparison: Comparison) -> str:
     from statem_dist.sweep.model import values_of
     from statem_dist.sweep.outputs.figures import p_value, percent, points
@@ -205,7 +211,3 @@ def _compared(comparison: Comparison) -> str:
             lines.append(f"{word}: {len(cells)} ({'; '.join(map(values_of, cells[:SHOWN_MAX]))}{more})")
     lines += [f"warning: {warning}" for warning in comparison.warnings]
     return "\n".join(lines)
-
-
-SHOWN_MAX = 10
-"""Tasks of a kind that are named; the rest is counted."""
