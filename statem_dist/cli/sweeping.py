@@ -418,7 +418,7 @@ def _plan_view(prospect: Prospect) -> dict[str, Any]:
 
 def _plan_text(prospect: Prospect) -> str:
     from statem_dist.sweep.model import values_of
-    from statem_dist.sweep.watching import lasted
+    from statem_dist.sweep.outputs.figures import dollars, duration
 
     definition = prospect.definition
     planned = len(prospect.trials)
@@ -446,9 +446,9 @@ def _plan_text(prospect: Prospect) -> str:
         lines.append("  no estimate: no trial of an earlier sweep of this name has been judged")
     else:
         assert prospect.trial_seconds is not None, "an earlier sweep has a duration"
-        each_takes = f"{lasted(prospect.trial_seconds)} a trial"
-        whole = "" if prospect.seconds is None else f", {lasted(prospect.seconds)} in all"
-        cost = "" if prospect.cost_usd is None else f", ${prospect.cost_usd:.2f}"
+        each_takes = f"{duration(prospect.trial_seconds)} a trial"
+        whole = "" if prospect.seconds is None else f", {duration(prospect.seconds)} in all"
+        cost = "" if prospect.cost_usd is None else f", {dollars(prospect.cost_usd)}"
         lines.append(f"  about {each_takes}{whole}{cost}, by {prospect.like}")
     return "\n".join(lines)
 

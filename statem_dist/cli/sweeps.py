@@ -293,7 +293,7 @@ def _sweep_table(found: list[Sweep], now: int) -> str:
 def _trial_table(found: list[Trial], now: int) -> str:
     from statem_dist.columns import aligned
     from statem_dist.sweep.model import values_of
-    from statem_dist.sweep.watching import GLYPHS
+    from statem_dist.sweep.outputs.figures import GLYPHS
 
     rows = [("number", "values", "rep", "state", "attempt", "node", "reason", "seconds", "run", "worker")]
     for each in found:

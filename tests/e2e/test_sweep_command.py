@@ -14,7 +14,7 @@ pytestmark = pytest.mark.e2e
 
 HUMANEVAL = str(Path(__file__).resolve().parents[2] / "runbooks" / "humaneval.sweep.yaml")
 
-PATIENT = {"STATEM_LEASE_SECONDS": "30"}
+PATIENT: Any = {"STATEM_LEASE_SECONDS": "30"}
 """On a busy machine a lease of a second is lost now and then, and a hook with it."""
 
 GATE = """\
@@ -110,7 +110,7 @@ def test_exit_codes(site: Site) -> None:
     assert refused["error"] == "1 of 1 trials have not passed."
     assert refused["details"]["ok"] is False
     told = site.run("sweep", "run", stuck)
-    assert "◐ #1 (1): stuck, max_steps" in told.stderr
+    assert "∞ #1 (1): stuck, max_steps" in told.stderr
     assert f"its folders: {site.state_dir / 'sweeps'}/gate-" in told.stderr
     broken = site.run("sweep", "run", write(site, "no-such-agent", trials=2, retries=0))
     assert broken.exit_code == 1
@@ -138,7 +138,8 @@ def test_stopping_half_way_and_going_on(site: Site, workers: str, how: str) -> N
     """What ran is handed back, nothing goes on, and the sweep is paused; resumed, it does what was left and no more."""
     agent = (
         'echo "$STATEM_TRIAL" >>"$STATEM_SWEEP_DIR/calls"; touch out;'
-        ' test "$STATEM_TRIAL" -lt 3 || test -e "$STATEM_SWEEP_DIR/go" || { touch "$STATEM_SWEEP_DIR/hangs"; sleep 600; }'
+        ' test "$STATEM_TRIAL" -lt 3 || test -e "$STATEM_SWEEP_DIR/go" ||'
+        ' { touch "$STATEM_SWEEP_DIR/hangs"; sleep 600; }'
     )
     sweep = site.begin(
         "sweep", "run", write(site, agent), "--workers", workers, "-c", "2", "--json", "--out", "r.json", **PATIENT
@@ -167,7 +168,7 @@ def test_stopping_half_way_and_going_on(site: Site, workers: str, how: str) -> N
 
 
 def test_running_it_again_after_a_stop_goes_on_with_it(site: Site) -> None:
-    """The same command again attaches to the sweep that it paused, and says how to let it go on."""
+    """The same command again attaches to the sweep that it paused, and lets it go on."""
     agent = 'touch out; test -e "$STATEM_SWEEP_DIR/go" || { touch "$STATEM_SWEEP_DIR/hangs"; sleep 600; }'
     path = write(site, agent, trials=2)
     sweep = site.begin("sweep", "run", path, **PATIENT)
