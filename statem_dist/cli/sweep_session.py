@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
-
-from msgspec import Struct
 
 from statem_dist.cli.answer import Answer
 from statem_dist.cli.declare import Argument, Option
@@ -33,12 +32,21 @@ AcceptOption = Annotated[
 WatchOption = Annotated[bool, Option("--watch", help="Show the sweep until it has ended.")]
 
 
-class SweepSession(Struct, frozen=True):
-    """One command's view of the sweeps of a store."""
+class SweepSession:
+    """One command's view of the sweeps of a store, which is opened when it is first asked for."""
 
-    at: Session
-    ledger: Ledger
-    desk: SweepDesk
+    def __init__(self, at: Session) -> None:
+        self.at = at
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """Where the sweeps are kept."""
+        return Ledger(self.at.store)
+
+    @cached_property
+    def desk(self) -> SweepDesk:
+        """The verbs on them."""
+        return desk_of(self.engine, self.ledger)
 
     @property
     def engine(self) -> Engine:
@@ -65,7 +73,7 @@ def sweep_session(command: str, state_dir: str | None, *, wanted: str | None = N
     Args:
         command: its words, for the message where a service is meant.
         state_dir: the state directory that is given.
-        wanted: the sweep that must be there; a command that only looks makes no state directory to learn that it is not.
+        wanted: the sweep that must be there; whoever only looks makes no state directory for that.
 
     Raises:
         Usage: ``STATEM_URL`` is set.
@@ -75,8 +83,7 @@ def sweep_session(command: str, state_dir: str | None, *, wanted: str | None = N
     with session(state_dir) as at:
         if wanted is not None and at.nothing_yet:
             raise sweep_not_found(wanted)
-        ledger = Ledger(at.store)
-        yield SweepSession(at, ledger, desk_of(at.engine, ledger))  # type: ignore[arg-type]
+        yield SweepSession(at)
 
 
 def desk_of(engine: Engine, ledger: Ledger) -> SweepDesk:
@@ -141,9 +148,10 @@ def judged(sweep: Sweep, data: dict[str, Any], text: str, *, must_pass: bool) ->
         code, error = ExitCode.UNSUCCESSFUL, f"{missed} of {sweep.planned} trials have not passed."
     elif sweep.status in ("stopped", "cancelled") and not sweep.complete:
         because = f": {sweep.status_reason}" if sweep.status_reason else ""
-        left = sweep.planned - sweep.scored
-        code = ExitCode.ERROR
-        error = f"The sweep was {sweep.status}{because}. {left} of {sweep.planned} trials were not judged."
+        code, error = (
+            ExitCode.ERROR,
+            f"The sweep was {sweep.status}{because}. Of {sweep.planned} trials: {counted(sweep)}.",
+        )
     elif errors:
         code, error = ExitCode.ERROR, f"{errors} of {sweep.planned} trials could not be judged."
     data = {"ok": code == ExitCode.DONE, **{key: value for key, value in data.items() if key != "ok"}}

@@ -49,7 +49,9 @@ def cancel(
 
 def extend(
     sweep: SweepArgument,
-    trials: Annotated[int, Option("--trials", metavar="N", min=1, max=100_000, help="Trials that each cell is to have.")],
+    trials: Annotated[
+        int, Option("--trials", metavar="N", min=1, max=100_000, help="Trials that each cell is to have.")
+    ],
     state_dir: StateDirOption = None,
     as_json: JsonOption = False,
 ) -> Answer:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from statem_dist.cli.answer import Answer
@@ -21,7 +22,6 @@ from statem_dist.cli.sweep_session import (
     LimitOption,
     OnlyOption,
     SweepArgument,
-    SweepSession,
     WatchOption,
     desk_of,
     judged,
@@ -32,12 +32,14 @@ from statem_dist.cli.sweep_session import (
 from statem_dist.deadline import NEVER
 from statem_dist.errors import ExitCode, StatemError, Usage
 from statem_dist.settings import Settings
+from statem_dist.sweep.model import Sweep
 
 if TYPE_CHECKING:
     from statem_dist.engine import Engine
-    from statem_dist.sweep.desk import Prospect, Resumed, SweepDesk
+    from statem_dist.sweep.desk import Resumed, SweepDesk
     from statem_dist.sweep.ledger import Ledger
-    from statem_dist.sweep.model import Definition, Share, Sweep
+    from statem_dist.sweep.model import Definition, Share
+    from statem_dist.sweep.prospect import Prospect
     from statem_dist.sweep.session import StopNote
 
 PLANNED_SHOWN = 5
@@ -67,12 +69,13 @@ def plan(
 
     Example: statem-dist sweep plan tb21.sweep.yaml
     """
+    from statem_dist.sweep.prospect import prospect_of
     from statem_dist.sweep.spec import load_sweep
 
     loaded = load_sweep(file)
     selection = selection_of(only, limit)
     with sweep_session("sweep plan", state_dir) as work:
-        prospect = _desk_without_store(work).prospect(loaded, selection, look_back=not work.at.nothing_yet)
+        prospect = prospect_of(loaded, selection, None if work.at.nothing_yet else work.ledger)
     return Answer(_plan_view(prospect), lambda: _plan_text(prospect))
 
 
@@ -98,7 +101,9 @@ def submit(
     from statem_dist.sweep.watching import obstacles_of
 
     if id is not None and new:
-        raise Usage("--id names one sweep, and --new makes another.", hint="With an id that is not there yet, leave out --new.")
+        raise Usage(
+            "--id names one sweep, and --new makes another.", hint="With an id that is not there yet, leave out --new."
+        )
     loaded = load_sweep(file)
     with sweep_session("sweep submit", state_dir) as work:
         submitted = work.desk.submit(
@@ -153,9 +158,11 @@ def run(
         workspace = replace(loaded.definition.workspace, keep="none")
         loaded = replace(loaded, definition=replace(loaded.definition, workspace=workspace))
 
-    def begin(desk: SweepDesk) -> tuple[Sweep, bool]:
+    def begin(desk: SweepDesk) -> Begun:
         submitted = desk.submit(loaded, by=caller_name(), selection=selection, new=new, concurrency=concurrency)
-        return submitted.sweep, submitted.fresh
+        sweep = submitted.sweep
+        folders = f"; its folders: {desk.folder(sweep.id)}" if keep else ""
+        return Begun(sweep, _submitted(sweep, fresh=submitted.fresh) + folders, submitted.fresh)
 
     return _attended(settings, begin, workers, out=out, keep=keep, must_pass=exit_status)
 
@@ -169,7 +176,8 @@ def resume(
     ] = None,
     watch: WatchOption = False,
     out: Annotated[
-        Path | None, Option("--out", metavar="FILE", help="With --workers: write the JSON document to this file as well.")
+        Path | None,
+        Option("--out", metavar="FILE", help="With --workers: write the JSON document to this file as well."),
     ] = None,
     exit_status: ExitStatusOption = False,
     state_dir: StateDirOption = None,
@@ -192,10 +200,9 @@ def resume(
         loaded = load_sweep(file)
     if workers is not None:
 
-        def begin(desk: SweepDesk) -> tuple[Sweep, bool]:
+        def begin(desk: SweepDesk) -> Begun:
             resumed = desk.resume(desk.find(sweep), loaded, accept_changes=accept_changes)
-            print(_resumed(resumed), file=sys.stderr)
-            return resumed.sweep, False
+            return Begun(resumed.sweep, _resumed(resumed), False)
 
         settings = Settings.from_environment(os.environ, state_dir=state_dir)
         return _attended(settings, begin, workers, out=out, keep=True, must_pass=exit_status)
@@ -221,9 +228,17 @@ def resume(
 # --- with workers of its own -----------------------------------------------------------------------------------------
 
 
+class Begun(Struct, frozen=True):
+    """A sweep that is about to be worked on, what is told of that, and whether it is new."""
+
+    sweep: Sweep
+    told: str
+    fresh: bool
+
+
 def _attended(
     settings: Settings,
-    begin: Any,
+    begin: Callable[[SweepDesk], Begun],
     workers: int | None,
     *,
     out: Path | None,
@@ -233,7 +248,7 @@ def _attended(
     """Begin a sweep, work on it with workers of its own until it has ended or somebody stops that, and report.
 
     Args:
-        begin: submits or resumes it; returns it, and whether it is new.
+        begin: submits or resumes it.
         workers: how many processes; None means one, unless somebody serves its queue already.
     """
     from statem_dist.engine import Engine
@@ -248,14 +263,15 @@ def _attended(
         at_end.callback(engine.close)
         ledger = Ledger(engine.store)
         desk = desk_of(engine, ledger)
-        sweep, fresh = begin(desk)
+        begun = begin(desk)
+        sweep = begun.sweep
         number = _workers_for(sweep, workers, engine)
         environment = {**os.environ, "STATEM_STATE_DIR": str(settings.state_dir), "STATEM_REDIS_URL": redis_url}
         staff = Staff(number, _worker_command(sweep.definition, number), environment)
         view = view_on(sys.stderr)
         at_end.callback(view.close)
-        view.say(_submitted(sweep, fresh=fresh) + f"; its folders: {desk.folder(sweep.id)}")
-        watcher = Watcher(ledger, engine.roster, engine.clock, sweep.id, from_the_start=fresh)
+        view.say(begun.told)
+        watcher = Watcher(ledger, engine.roster, engine.clock, sweep.id, from_the_start=begun.fresh)
         try:
             seen = attend(sweep.id, desk, engine, watcher, view, staff, stop)
         except StatemError as error:
@@ -282,7 +298,6 @@ def _worker_command(definition: Definition, workers: int) -> Sequence[str]:
     at_once = definition.concurrency or 2 * (os.cpu_count() or 1)
     # The environment of whoever runs a sweep is that of its commands. Workers outlive a `run` that was killed, and end
     # by themselves when there is nothing left to do.
-    own: dict[str, Any] = {"inherit_env": True, "until_done": True}
     return worker_arguments(
         queues=f"{definition.queue},checks,llm",
         concurrency=-(-at_once // max(workers, 1)),
@@ -291,13 +306,12 @@ def _worker_command(definition: Definition, workers: int) -> Sequence[str]:
         grace=WORKER_GRACE_SECONDS,
         events=False,
         log_level="INFO",
-        **own,
+        inherit_env=True,
+        until_done=True,
     )
 
 
-def _report(
-    ledger: Ledger, sweep: Sweep, stop: StopNote, *, out: Path | None, must_pass: bool, clock: int
-) -> Answer:
+def _report(ledger: Ledger, sweep: Sweep, stop: StopNote, *, out: Path | None, must_pass: bool, clock: int) -> Answer:
     """Return the results of a sweep as the answer of a command that has worked on it."""
     from statem_dist.sweep.desk import has_ended
     from statem_dist.sweep.summary import sweep_summary, trial_summary
@@ -319,10 +333,6 @@ def _how_to_go_on(sweep: Sweep) -> str:
 def _require_writable(out: Path | None) -> None:
     if out is not None and not os.access(out.absolute().parent, os.W_OK):
         raise Usage(f"--out {out}: its folder does not exist, or cannot be written to.")
-
-
-def _desk_without_store(work: SweepSession) -> SweepDesk:
-    return work.desk
 
 
 # --- words -----------------------------------------------------------------------------------------------------------
@@ -390,7 +400,9 @@ def _plan_text(prospect: Prospect) -> str:
     lines.append(f"  at once: {bound}; queue {definition.queue}; priority {definition.priority}")
     stop = definition.stop_when
     caps = [
-        f"{name} reach {_share(share)}" for name, share in (("errors", stop.errors), ("failures", stop.failures)) if share
+        f"{name} reach {_share(share)}"
+        for name, share in (("errors", stop.errors), ("failures", stop.failures))
+        if share
     ]
     if stop.cost_usd is not None:
         caps.append(f"cost reaches ${stop.cost_usd:g}")

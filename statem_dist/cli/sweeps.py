@@ -121,9 +121,7 @@ def list_(
 
 def trials(
     sweep: SweepArgument,
-    state: Annotated[
-        State | None, Option("--state", help="Only trials in this state.")
-    ] = None,
+    state: Annotated[State | None, Option("--state", help="Only trials in this state.")] = None,
     where: Annotated[
         list[str] | None, Option("--where", metavar="KEY=VALUE", help="Only trials with this value; repeatable.")
     ] = None,
@@ -223,7 +221,9 @@ def logs(
     def as_text() -> str:
         from statem_dist.sweep.watching import name_of, reason_of
 
-        how = f"{found.outcome}: {reason_of(found)}" if found.outcome else f"is under way, at {found.node or 'its start'}"
+        how = (
+            f"{found.outcome}: {reason_of(found)}" if found.outcome else f"is under way, at {found.node or 'its start'}"
+        )
         lines = [f"{name_of(trial)}, attempt {found.attempt}: {how}", f"  run {found.run_id}; {found.worker}; {folder}"]
         for path, text, left in outputs:
             lines.append(f"--- {path.name}" + (f" ({left} lines before these)" if left else ""))

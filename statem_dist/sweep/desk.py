@@ -50,10 +50,10 @@ from statem_dist.sweep.model import (
     Outcome,
     Planned,
     Selection,
+    State,
     Status,
     Sweep,
     Trial,
-    Usage,
 )
 
 if TYPE_CHECKING:
@@ -127,30 +127,13 @@ class Repeated(Struct, frozen=True):
     """Trials that a verb made wait: how many of each outcome they had; ``left`` were asked for by number in vain."""
 
     sweep: Sweep
-    outcomes: dict[Outcome, int]
+    outcomes: dict[State, int]
     left: tuple[int, ...] = ()
 
     @property
     def total(self) -> int:
         """How many wait again."""
         return sum(self.outcomes.values())
-
-
-class Prospect(Struct, frozen=True, kw_only=True):
-    """What a sweep file comes to, before anything is stored.
-
-    ``like`` is an earlier sweep of the same name; ``seconds`` and ``cost_usd`` go by its trials and are None without
-    one, or where it knows too little. ``values`` has how many values each axis has.
-    """
-
-    definition: Definition
-    trials: tuple[Planned, ...]
-    cells: int
-    values: dict[str, int]
-    like: str | None = None
-    trial_seconds: float | None = None
-    seconds: float | None = None
-    cost_usd: float | None = None
 
 
 class SweepDesk:
@@ -239,7 +222,9 @@ class SweepDesk:
             require_name(sweep_id, "The sweep id")
             found = self._ledger.sweep(sweep_id)
             if found is not None and self._ledger.fingerprint(sweep_id) != content:
-                raise self._refused(found, loaded, selection, f"The sweep {sweep_id} was submitted with another content")
+                raise self._refused(
+                    found, loaded, selection, f"The sweep {sweep_id} was submitted with another content"
+                )
         else:
             sweep_id, found = self._reserved(content, definition.name, new=new)
         if concurrency is not None:
@@ -269,7 +254,10 @@ class SweepDesk:
             return new_run_id(name), None
         held_by = self._ledger.holder(content)
         found = self._ledger.sweep(held_by) if held_by else None
-        if found is not None and found.status in ("planning", "active", "paused"):
+        # One that was revised since is the sweep of another content.
+        same = found is not None and self._ledger.fingerprint(held_by) == content
+        if held_by and (found is None or (same and found.status in ("planning", "active", "paused"))):
+            # One that is not there is about to be created by somebody else, or by nobody any more.
             return held_by, found
         # Of two that submit the same at the same time, the second gets the id of the first: they store the same trials.
         taken = self._ledger.reserve(content, held_by, new_run_id(name))
@@ -281,57 +269,6 @@ class SweepDesk:
         with suppress(Conflict):
             # Somebody else who submitted the same may have begun it, or it may have been cancelled meanwhile.
             self._ledger.steer(sweep_id, "active", ["planning"])
-
-    def prospect(self, loaded: Loaded, selection: Selection = EVERYTHING, *, look_back: bool = True) -> Prospect:
-        """Return what a sweep file comes to; nothing is stored.
-
-        Args:
-            look_back: whether an earlier sweep of the same name is looked for, to estimate by.
-
-        Raises:
-            Invalid: no trial is selected.
-        """
-        trials = chosen(loaded, selection)
-        cells = {tuple(trial.cell.items()) for trial in trials}
-        values: dict[str, int] = {}
-        for axis in loaded.definition.axes:
-            values[axis] = len({trial.cell[axis] for trial in trials if axis in trial.cell})
-        bare = Prospect(
-            definition=replace(loaded.definition, selection=selection),
-            trials=tuple(trials),
-            cells=len(cells),
-            values=values,
-        )
-        earlier = self._earlier(loaded.definition.name) if look_back else None
-        if earlier is None:
-            return bare
-        sweep, attempts = earlier
-        durations = sorted(attempt.seconds for attempt in attempts)
-        median = durations[len(durations) // 2]
-        used = [attempt.usage.cost_usd for attempt in attempts if attempt.usage is not None]
-        at_once = loaded.definition.concurrency
-        return replace(
-            bare,
-            like=sweep.id,
-            trial_seconds=median,
-            seconds=None if at_once is None else median * len(trials) / min(at_once, len(trials)),
-            cost_usd=sum(used) / len(used) * len(trials) if used else None,
-        )
-
-    def _earlier(self, name: str) -> tuple[Sweep, list[_Ended]] | None:
-        """Return the latest sweep of a name of which trials were judged, with what is known of some of them."""
-        for sweep in self._ledger.listed(LOOKED_BACK_MAX):
-            if sweep.definition.name == name and sweep.scored:
-                trials = self._ledger.trials(sweep.id, range(1, min(self._ledger.size(sweep.id), SAMPLE_MAX) + 1))
-                ended = [
-                    _Ended(attempt.seconds, attempt.usage)
-                    for trial in trials
-                    for attempt in trial.attempts
-                    if attempt.ended_at
-                ]
-                if ended:
-                    return sweep, ended
-        return None
 
     # --- steering --------------------------------------------------------------------------------------------------
 
@@ -403,7 +340,6 @@ class SweepDesk:
         self._ledger.revise(sweep.id, definition, content_of(loaded, selection))
         added += self._ledger.again(sweep.id, back)
         self._ledger.steer(sweep.id, "active", ["planning", "paused", "stopped", "finished"])
-        self._finish_if_done(sweep.id)
         return Resumed(self._woken(sweep.id), sweep.status, tuple(told), added, ended)
 
     def pause(self, sweep_id: str, why: str = "") -> Sweep:
@@ -484,7 +420,9 @@ class SweepDesk:
             Conflict: it is not stored whole yet, or was cancelled while trials are under way that have not ended yet.
         """
         if not which and not numbers:
-            raise Invalid("Nothing is to be tried again.", hint="Name outcomes, such as --errored, or numbers of trials.")
+            raise Invalid(
+                "Nothing is to be tried again.", hint="Name outcomes, such as --errored, or numbers of trials."
+            )
         sweep = self._ledger.require(sweep_id)
         if sweep.status == "planning" or (sweep.status == "cancelled" and sweep.counts["running"]):
             because = "not stored whole yet" if sweep.status == "planning" else "being cancelled"
@@ -507,9 +445,9 @@ class SweepDesk:
                 hint=f"`statem-dist sweep trials {sweep_id}` lists its trials.",
                 details={"sweep": sweep_id, "numbers": missing},
             )
-        repeated: dict[Outcome, int] = {}
+        repeated: dict[State, int] = {}
         for trial in found:
-            repeated[trial.state] = repeated.get(trial.state, 0) + 1  # type: ignore[index,call-overload]
+            repeated[trial.state] = repeated.get(trial.state, 0) + 1
         left = tuple(sorted(seen - {trial.planned.number for trial in found})) if numbers else ()
         if dry_run:
             return Repeated(sweep, repeated, left)
@@ -575,12 +513,6 @@ class SweepDesk:
         with suppress(Conflict):
             self._ledger.steer(sweep_id, "active", expected)
 
-    def _finish_if_done(self, sweep_id: str) -> None:
-        """Let a sweep end of which nothing waits or runs any more, because the rest was withdrawn."""
-        now = self._ledger.require(sweep_id)
-        if now.status == "active" and now.ended == now.planned:
-            self._ledger.steer(sweep_id, "finished", ["active"])
-
     def _woken(self, sweep_id: str) -> Sweep:
         """Wake slots for the trials of a sweep that may begin, and return it."""
         sweep = self._ledger.require(sweep_id)
@@ -610,18 +542,6 @@ class SweepDesk:
         if sweep.definition.selection != selection:
             told.append(f"selected: {_shown(sweep.definition.selection)} -> {_shown(selection)}")
         return told
-
-
-class _Ended(Struct, frozen=True):
-    seconds: float
-    usage: Usage | None
-
-
-LOOKED_BACK_MAX = 50
-"""Sweeps among which an earlier one of the same name is looked for."""
-
-SAMPLE_MAX = 1_000
-"""Trials of it by which a new one is estimated."""
 
 
 def chosen(loaded: Loaded, selection: Selection) -> list[Planned]:

@@ -54,9 +54,9 @@ class Bench(Protocol):
     engine: Engine
 
     def call_agent(
-        self, agent: Agent, run_id: str, place: Place, variables: dict[str, str], stdin: str, timeout: float
+        self, agent: Agent, run: Run, place: Place, variables: dict[str, str], stdin: str, timeout: float
     ) -> Finished:
-        """Run the agent command of a trial, and wait for its end."""
+        """Run the agent command of a trial where its run stands, and wait for its end."""
 
 
 class Journey:
@@ -340,7 +340,7 @@ class Journey:
         if verdict := self.check_time():
             return verdict
         variables, timeout = self.before_call(agent, run, prompt, told)
-        finished = self._bench.call_agent(agent, run.id, self.place, variables, prompt, timeout)
+        finished = self._bench.call_agent(agent, run, self.place, variables, prompt, timeout)
         return self.after_call(agent, run, finished, timeout)
 
     def before_call(
@@ -353,11 +353,7 @@ class Journey:
         """
         self.attempt = replace(self.attempt, calls=self.attempt.calls + 1)
         self.note()
-        variables = self.desk.lay_out(prompt, told) | {
-            "STATEM_ATTEMPT": str(max(self._calls_here, 1)),
-            "STATEM_CURRENT": run.node,
-            "STATEM_ENTRY_ID": run.entry_id,
-        }
+        variables = self.desk.lay_out(prompt, told) | {"STATEM_ATTEMPT": str(max(self._calls_here, 1))}
         return variables, self.until.bound(agent.timeout)
 
     def after_call(self, agent: Agent, run: Run, finished: Finished, timeout: float) -> Verdict | None:

@@ -59,12 +59,12 @@ _SETTLE = Script("settle", _LUA)
 _STEER = Script("steer", _LUA)
 _AGAIN = Script("again", _LUA)
 _WITHDRAW = Script("withdraw", _LUA)
+_RESERVE = Script("reserve", _LUA)
 _REVISE = Script("revise", _LUA)
 _MOVE = Script("move", _LUA)
 _HOLD = Script("hold", _LUA)
 _LOOK = Script("look", _LUA)
 _PAGE = Script("page", _LUA)
-_RESERVE = Script("reserve", _LUA)
 
 _encode = msgspec.json.Encoder().encode
 _decode_definition = msgspec.json.Decoder(Definition).decode

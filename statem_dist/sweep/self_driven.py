@@ -81,11 +81,10 @@ def _one_call(
 ) -> Verdict | None:
     """Run the agent until it ends, and meanwhile execute what its run owes."""
     variables, timeout = journey.before_call(agent, run, prompt, told)
-    variables["STATEM_RUN_ID"] = run.id
     answer: list[Finished] = []
 
     def work() -> None:
-        answer.append(bench.call_agent(agent, run.id, journey.place, variables, prompt, timeout))
+        answer.append(bench.call_agent(agent, run, journey.place, variables, prompt, timeout))
 
     thread = threading.Thread(target=work, name=f"statem-agent-{run.id}", daemon=True)
     thread.start()

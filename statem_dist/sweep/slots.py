@@ -27,7 +27,7 @@ from statem_dist.evidence import backing_view, backings
 from statem_dist.executor import MakeEnvironment, socket_of
 from statem_dist.history import history, moves
 from statem_dist.protocol.graph import UNCONFINED
-from statem_dist.protocol.model import Place
+from statem_dist.protocol.model import Place, Run
 from statem_dist.settings import Settings
 from statem_dist.sweep import agents, artifacts, self_driven, workspaces
 from statem_dist.sweep.agents import Desk, Verdict
@@ -199,20 +199,20 @@ class _Drive:
     # --- the bench of its driver -----------------------------------------------------------------------------------
 
     def call_agent(
-        self, agent: Agent, run_id: str, place: Place, variables: dict[str, str], stdin: str, timeout: float
+        self, agent: Agent, run: Run, place: Place, variables: dict[str, str], stdin: str, timeout: float
     ) -> Finished:
-        """Run the agent command of the trial, and wait for its end."""
+        """Run the agent command of the trial where its run stands, and wait for its end."""
         means = self._means
         own = statem_variables(
-            run_id=run_id,
+            run_id=run.id,
             spec=place.spec,
             state_dir=place.state_dir,
-            current=variables["STATEM_CURRENT"],
+            current=run.node,
             purpose="agent",
-            entry_id=variables["STATEM_ENTRY_ID"],
+            entry_id=run.entry_id,
             agent_id=DRIVER.id,
             agent_role=DRIVER.role,
-            check_key=f"{variables['STATEM_ENTRY_ID']}.agent.{variables['STATEM_ATTEMPT']}",
+            check_key=f"{run.entry_id}.agent.{self.attempt.calls}",
         )
         handed_on = {name: os.environ[name] for name in agent.pass_env if name in os.environ}
         if agent.mode == "self_driven":
@@ -225,7 +225,7 @@ class _Drive:
             hidden=(str(means.settings.state_dir), *socket_of(means.store_url)),
             passed=(*means.passed, *place.env, *handed_on, *own, *variables),
         )
-        key = _agent_key(run_id)
+        key = _agent_key(run.id)
         return agents.call(agent, key, place.workspace, environ, stdin, timeout, rules, means.supervisor)
 
     def end_agent(self, run_id: str) -> None:

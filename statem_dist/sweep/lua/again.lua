@@ -1,6 +1,6 @@
 -- Make trials that have ended wait again; what is known of their attempts stays.
 --
--- KEYS  1 sweep   2 counts   3 outcomes   4 lanes   5 queued   6 feed   7 withdrawn   8.. pending trials, one key per lane
+-- KEYS  1 sweep   2 counts   3 outcomes   4 lanes   5 queued   6 feed   7 withdrawn   8.. pending trials, one per lane
 -- ARGV  1 operation id   2 binding by which the lanes were found   3 about how many changes the feed keeps
 --       4 number of lanes
 --       then: lanes; then per trial: number, index of its lane (from 1), expected outcome
