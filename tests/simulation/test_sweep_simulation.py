@@ -330,12 +330,12 @@ class World:
             case 0:
                 ledger.steer("s", "paused", ["active"], "why")
             case 1 | 2:
-                self._retrying = False
                 ledger.steer("s", "active", ["paused", "stopped"])
             case 3:
                 ledger.steer("s", "stopped", ["active"], "errors")
             case 4 if self.rng.randint(0, 1):
                 ledger.steer("s", "cancelled", ["active", "paused", "stopped"], "why")
+                self._retrying = False
             case 5:
                 trials = list(ledger.trials("s"))
                 self._retrying = True
