@@ -420,7 +420,7 @@ def test_the_token_of_an_earlier_claim_changes_nothing(desk: Desk) -> None:
     before = desk.sweep(), desk.trial(1), desk.bench.call("ZSCORE", keys.sweep("s", "running"), 1)
     late = attempt(old, 1, "passed", worker="a")
     assert not desk.ledger.note(old, attempt(old, worker="a"), 10 * LEASE_MS)
-    assert desk.ledger.renew("s", [old, new], LEASE_MS // 2) == ("active", {1}), "the numbers of those that are lost"
+    assert desk.ledger.renew("s", [old, new], LEASE_MS // 2) == ("active", {old.token}), "of one trial"
     assert not settled(desk.ledger, old, "passed", late, used=Usage(cost_usd=9))
     assert not settled(desk.ledger, old, "passed", late, lapsed=True)
     assert (desk.sweep(), desk.trial(1)) == before[:2]
@@ -434,7 +434,7 @@ def test_a_lease_runs_out(desk: Desk) -> None:
     desk.submitted(2)
     claim = desk.lapsed("a")
     alive = desk.claimed("b")
-    assert desk.ledger.renew("s", [claim, alive], LEASE_MS) == ("active", {1})
+    assert desk.ledger.renew("s", [claim, alive], LEASE_MS) == ("active", {claim.token})
     assert not desk.ledger.note(claim, attempt(claim), LEASE_MS)
     assert [found.number for found in desk.ledger.lapsed("s")] == [1]
     assert not settled(desk.ledger, alive, "error", attempt(alive, 1, "error"), lapsed=True)
@@ -768,7 +768,7 @@ def test_nothing_is_left_of_a_sweep_that_was_removed(desk: Desk) -> None:
     assert desk.all_keys() == others
     assert not desk.ledger.note(claim, attempt(claim), LEASE_MS)
     assert not desk.ledger.settle(claim, {"model": "opus"}, definition(), attempt(claim, 1, "passed"), "passed")
-    assert desk.ledger.renew("s", [claim], LEASE_MS) == ("cancelled", {claim.number})
+    assert desk.ledger.renew("s", [claim], LEASE_MS) == ("cancelled", {claim.token})
     desk.ledger.hold("s", "host", "why")
     desk.ledger.remove("s")
     assert desk.all_keys() == others
