@@ -20,7 +20,7 @@ from statem_dist.coordinator import Terms
 from statem_dist.errors import Conflict, Invalid, NotAuthorised, NotFound, RunbookInvalid
 from statem_dist.sweep.desk import EVERYTHING, Submitted, content_of
 from statem_dist.sweep.model import Definition, State, Sweep, Trial
-from statem_dist.sweep.outputs import documents, junit, summary, tables
+from statem_dist.sweep.outputs import documents, junit, page, summary, tables
 from statem_dist.sweep.scores import scores_of
 from statem_dist.sweep.spec import RESERVED_LABELS, Loaded, parse_sweep
 from statem_dist.sweep.summary import sweep_summary
@@ -279,6 +279,12 @@ def results(service: Service, sweep: Sweep, format: ResultsFormat) -> str:
             return summary.summary_markdown(sweep, scores)
         case "json":
             return documents.results_json(sweep, scores)
+
+
+def report(service: Service, sweep: Sweep) -> str:
+    """Return the page that reports a sweep as it is now."""
+    trials = list(service.ledger.trials(sweep.id))
+    return page.report_html(sweep, trials, scores_of(sweep, trials))
 
 
 def _bounds(service: Service, sweep: Sweep) -> dict[str, Any]:

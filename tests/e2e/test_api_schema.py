@@ -60,9 +60,12 @@ def caller() -> Iterator[Caller]:
 
 def is_stream(case: Case[Any]) -> bool:
     """Return whether a request would be answered by a stream that goes on."""
-    return case.path in ("/v1/events", "/v1/runs/{run_id}/agui", "/v1/agui/runs") or (
-        "event-stream" in str(case.headers)
-    )
+    return case.path in (
+        "/v1/events",
+        "/v1/runs/{run_id}/agui",
+        "/v1/agui/runs",
+        "/v1/sweeps/{sweep_id}/events",
+    ) or ("event-stream" in str(case.headers))
 
 
 @schema.parametrize()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import csv
+import hashlib
 import io
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -370,3 +373,21 @@ def test_results_in_every_format(api: Api, operator: Caller, ledger: Ledger) -> 
     operator.get(f"{url}?format=pdf", expect=422)
     operator.get("/v1/sweeps/nobodys/results", expect=404)
     assert operator.get("/v1/sweeps/scored")["usage"]["cost_usd"] == 1.5
+
+
+def test_the_report_is_a_page_that_runs_nothing_but_its_own(api: Api, operator: Caller, ledger: Ledger) -> None:
+    """Its policy names what is in it by hash, allows nothing else, and a name that is a script stays a name."""
+    evil = SWEEP.replace("name: small", "name: <script>alert(1)</script>")
+    operator.post("/v1/sweeps", submission(api, evil, id="reported"), expect=201)
+    finish(ledger, "reported", "failed")
+    response = operator.ask("GET", "/v1/sweeps/reported/report", expect=200)
+    assert response.headers["Content-Type"] == "text/html; charset=utf-8"
+    policy = response.headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; ")
+    assert "unsafe" not in policy
+    assert "<script>alert" not in response.text
+    assert " style=" not in response.text
+    for directive, tag in (("script-src", "script"), ("style-src", "style")):
+        (inside,) = re.findall(f"<{tag}>(.*?)</{tag}>", response.text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
+        assert f"{directive} 'sha256-{digest}'" in policy

@@ -21,6 +21,7 @@ from statem_dist.coordinator import Terms
 from statem_dist.errors import Invalid
 from statem_dist.sweep.ledger import OVER
 from statem_dist.sweep.model import Sweep
+from statem_dist.sweep.outputs.page import content_policy
 
 router = APIRouter(prefix="/v1/sweeps", tags=["sweeps"])
 
@@ -28,6 +29,8 @@ PAGE_MAX = 200
 TRIALS_PAGE_MAX = 1_000
 
 STREAM = "text/event-stream"
+
+REPORT_POLICY = f"{content_policy()}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 Cursor = Annotated[str | None, Query(max_length=500, description="`next_cursor` of the page before.")]
 
@@ -166,6 +169,23 @@ async def results(
     kind, name = sweeping.RESULTS[format]
     headers = {} if format == "json" else {"Content-Disposition": f'attachment; filename="{sweep_id}-{name}"'}
     return Response(await service.call(make), 200, headers, kind)
+
+
+@router.get(
+    "/{sweep_id}/report",
+    responses=described(404)
+    | {200: {"description": "The page.", "content": {"text/html": {"schema": {"type": "string"}}}}},
+    response_class=Response,
+    summary="A sweep as a page",
+)
+async def report(sweep_id: bodies.SweepId, service: Serving, caller: Calling) -> Response:
+    """Give the report of a sweep as it is now: one page of HTML that loads nothing, and runs no script but its own."""
+
+    def make() -> str:
+        return sweeping.report(service, sweeping.reached(service, caller, sweep_id))
+
+    headers = {"Content-Security-Policy": REPORT_POLICY}
+    return Response(await service.call(make), 200, headers, "text/html; charset=utf-8")
 
 
 def _values(given: list[str] | None) -> dict[str, str]:
