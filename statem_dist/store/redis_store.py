@@ -218,8 +218,8 @@ class RedisStore:
         return None if kept is None else bytes(kept)
 
     def keep_answer(self, request: str, document: bytes) -> None:
-        """Keep what a request was answered, for a day."""
-        self.call("SET", keys.answer(request), document, "EX", RECEIPT_SECONDS)
+        """Keep what a request was answered, for a day; of two that do so, the first one counts."""
+        self.call("SET", keys.answer(request), document, "NX", "EX", RECEIPT_SECONDS)
 
     def marks(
         self,
