@@ -719,7 +719,8 @@ def test_who_follows_an_earlier_definition_loses_nothing(desk: Desk) -> None:
     assert settled(desk.ledger, second, None, None, by=old)
     assert desk.ledger.add("s", old, planned([5])) == 1
     assert desk.ledger.again("s", [desk.trial(1)]) == 1
-    assert {lane.key for lane in desk.ledger.lanes("s", revised)} == {'{"model":"opus"}', '{"model":"sonnet"}'}
+    lanes_there = {bytes(lane).decode() for lane in desk.bench.call("SMEMBERS", keys.sweep("s", "lanes"))}
+    assert lanes_there == {'{"model":"opus"}', '{"model":"sonnet"}'}
     assert [desk.claimed(holder).number for holder in "cd"] == [1, 2]
     assert taken(desk.ledger, "e") == Refusal("bounds")
 
@@ -748,6 +749,18 @@ def test_withdrawing_and_cancelling_find_what_a_revision_has_left(desk: Desk, mo
         desk.ledger.revise("s", definition(concurrency_per={"task": {"*": 9}}), "print-3")
     desk.ledger.steer("s", "cancelled", ["active"])
     assert desk.counts() == {"cancelled": 6}
+
+
+def test_cancelling_misses_no_lane_that_has_just_come(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lane that came between the look at the lanes and the cancellation is looked for again."""
+    desk.submitted(4, concurrency_per={"model": {"*": 9}})
+    every = desk.ledger._lanes("s")
+    seen = [every, every[:1], []]
+    with monkeypatch.context() as patched:
+        patched.setattr(desk.ledger, "_lanes", lambda _: seen.pop())
+        assert desk.ledger.steer("s", "cancelled", ["active"]) == "active"
+    assert seen == [], "it has looked until all were there"
+    assert desk.counts() == {"cancelled": 4}
 
 
 # --- removing and telling ---------------------------------------------------------------------------------------
