@@ -54,14 +54,16 @@ class Taker:
 
     def take(self, queue: str) -> Taken | None:
         """Take the next trial that waits for a queue; None when none may begin now."""
-        for sweep in self._in_turn(queue):
+        in_turn = self._in_turn(queue)
+        for sweep in in_turn:
             try:
                 definition, revision = self._ledger.definition(sweep.id)
             except NotFound:
                 self._ledger.unpublish(sweep.id)
                 continue
             if self._has_room(sweep, definition) and (taken := self._take_of(sweep, definition, revision)):
-                self._ledger.serve(sweep.id)
+                if len(in_turn) > 1:
+                    self._ledger.serve(sweep.id)
                 return taken
         return None
 
