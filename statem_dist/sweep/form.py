@@ -24,6 +24,7 @@ from pydantic import (
 from statem_dist.durations import seconds_of
 from statem_dist.limits import size_of
 from statem_dist.runbook.fields import SECONDS_MAX
+from statem_dist.sweep.artifacts import check_pattern
 from statem_dist.sweep.model import AgentMode, Artifacts, Priority, Share
 
 TRIALS_MAX = 100_000
@@ -77,9 +78,7 @@ def _share(written: Any) -> Any:
 
 
 def _glob(written: str) -> str:
-    parts = written.split("/")
-    if written.startswith("/") or ".." in parts or not any(parts):
-        raise ValueError("must be a path or pattern within the workspace, such as *.log or out/**")
+    check_pattern(written)
     return written
 
 

@@ -432,6 +432,7 @@ def test_an_axis_from_an_installed_package(tmp_path: Path) -> None:
             "runbook: loop.yaml\nartifacts: [a/../../b]\n",
             "artifacts[0]: must be a path or pattern within the workspace",
         ),
+        ("runbook: loop.yaml\nartifacts: ['[z-a]']\n", "artifacts[0]: is no pattern: bad character range z-a"),
         ("runbook: loop.yaml\nartifacts: {file_max: 1M}\n", "artifacts: requires 'paths'"),
         ("runbook: loop.yaml\nartifacts: {paths: [a], file_max: huge}\n", "artifacts.file_max: must be a size"),
         ("runbook: loop.yaml\ndisk_floor: half\n", "disk_floor: must be a size, such as 512M or 2G"),
