@@ -1,4 +1,4 @@
-"""The values that a shell offers behind ``<TAB>``: runs, nodes, targets, decisions, tokens.
+"""The values that a shell offers behind ``<TAB>``: runs, nodes, targets, decisions, tokens, sweeps.
 
 Completion looks and does nothing else: it starts no server, finishes no transition, says nothing about what is wrong,
 and keeps nobody waiting who is typing.
@@ -98,6 +98,12 @@ def _tokens(at: Session, run_id: str | None) -> list[str]:
     return [token.id for token in at.tokens.list() if token.state(now) == "live"]
 
 
+def _sweeps(at: Session, run_id: str | None) -> list[str]:
+    from statem_dist.sweep.ledger import Ledger
+
+    return [] if at.service is not None else Ledger(at.store).ids()[:OFFERED_MAX]
+
+
 def _run(at: Session, run_id: str | None) -> Run:
     """Return the run that the command line means so far, as it is."""
     return at.engine.run(run_id or at.engine.active_run_id(at.scope))
@@ -113,5 +119,6 @@ KINDS: dict[str, Callable[[Session, str | None], list[str]]] = {
     "targets": _targets,
     "decisions": _decisions,
     "tokens": _tokens,
+    "sweeps": _sweeps,
 }
 """What can be offered, by the word for it in the declaration of an argument or an option."""

@@ -19,7 +19,8 @@ from msgspec import Struct
 
 
 class Argument(Struct, frozen=True):
-    """A positional argument. ``complete`` says what a shell offers for it: a key of ``cli.completing.KINDS``."""
+    """A positional argument; the last one may be a list. ``complete`` says what a shell offers for it: a key of
+    ``cli.completing.KINDS``."""
 
     metavar: str
     help: str = ""

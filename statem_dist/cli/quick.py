@@ -45,8 +45,14 @@ def read(command: Callable[..., Any], words: Sequence[str]) -> dict[str, Any]:
         if not word.startswith("-") or word == "-":
             if not arguments:
                 raise NotPlain
-            parameter = arguments.pop(0)
-            values[parameter.name] = _value(parameter, word)
+            parameter = arguments[0]
+            value = _value(parameter, word)
+            if isinstance(value, list):
+                # The last argument, which takes all the words that are left.
+                values.setdefault(parameter.name, []).extend(value)
+            else:
+                arguments.pop(0)
+                values[parameter.name] = value
             continue
         spelling, sign, text = word.partition("=")
         parameter, switch = options[spelling]

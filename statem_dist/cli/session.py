@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from statem_dist.store.redis_store import RedisStore
 
 RunIdOption = Annotated[
-    str | None, Option("--run-id", metavar="ID", help="The run; by default the one started last.", complete="runs")
+    str | None,
+    Option(
+        "--run-id", metavar="ID", help="The run (default: STATEM_RUN_ID, else the one started last).", complete="runs"
+    ),
 ]
 StateDirOption = Annotated[
     str | None,
@@ -125,12 +128,15 @@ class Session:
         return str(self.settings.state_dir)
 
     def run_id(self, given: str | None) -> str:
-        """Return the run that a command means: the one given, else the active one.
+        """Return the run that a command means: the one given, else that of ``STATEM_RUN_ID``, else the active one.
+
+        An agent or check that works for a run has the variable, and means that run.
 
         Raises:
             NotFound: none is given and none is active, or there is none at all yet.
             Invalid: the given id has no usable character.
         """
+        given = given or os.environ.get("STATEM_RUN_ID") or None
         wanted = None if given is None else usable_run_id(given)
         if self.nothing_yet:
             from statem_dist.coordinator import run_not_found

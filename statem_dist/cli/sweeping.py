@@ -1,138 +1,418 @@
-"""Commands on sweeps: ``sweep run``."""
+"""Commands that begin sweeps: ``sweep plan``, ``submit``, ``run``, ``resume``."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
+
+from msgspec.structs import replace
 
 from statem_dist.cli.answer import Answer
 from statem_dist.cli.declare import Argument, Option
-from statem_dist.cli.session import JsonOption, StateDirOption, require_no_service
-from statem_dist.errors import ExitCode, Usage
+from statem_dist.cli.session import JsonOption, StateDirOption, caller_name, require_no_service
+from statem_dist.cli.sweep_session import (
+    AcceptOption,
+    ExitStatusOption,
+    LimitOption,
+    OnlyOption,
+    SweepArgument,
+    WatchOption,
+    desk_of,
+    judged,
+    selection_of,
+    sweep_session,
+    told,
+)
+from statem_dist.deadline import NEVER
+from statem_dist.errors import ExitCode, StatemError, Usage
 from statem_dist.settings import Settings
 
 if TYPE_CHECKING:
-    from statem_dist.sweep.report import Report
-    from statem_dist.sweep.spec import Sweep
-    from statem_dist.sweep.trials import Trial
+    from statem_dist.engine import Engine
+    from statem_dist.sweep.desk import Resumed, SweepDesk
+    from statem_dist.sweep.ledger import Ledger
+    from statem_dist.sweep.model import Definition, Share, Sweep
+    from statem_dist.sweep.prospect import Prospect
+    from statem_dist.sweep.session import StopNote
 
-TROUBLES_MAX = 10
-"""Reasons that are told below the table; those of all trials are in the JSON."""
+PLANNED_SHOWN = 5
+"""Trials that ``plan`` shows, the first ones."""
+
+WORKER_GRACE_SECONDS = 1.0
+"""How long workers of ``run`` let checks go on when they are stopped; their trials are handed back."""
+
+FileArgument = Annotated[Path, Argument(metavar="FILE", help="The sweep file.")]
+WorkersOption = Annotated[
+    int | None,
+    Option("--workers", "-w", metavar="N", min=0, max=64, help="Worker processes for its length."),
+]
+ConcurrencyOption = Annotated[
+    int | None, Option("--concurrency", "-c", metavar="N", min=1, max=1000, help="Trials under way at once.")
+]
 
 
-def run(
-    file: Annotated[Path, Argument(metavar="FILE", help="The sweep file.")],
-    workers: Annotated[
-        int, Option("--workers", "-w", metavar="N", min=0, max=64, help="Worker processes for its length.")
-    ] = 0,
-    concurrency: Annotated[
-        int | None,
-        Option("--concurrency", "-c", metavar="N", min=1, max=1000, help="Trials under way at once."),
-    ] = None,
-    limit: Annotated[
-        int | None, Option("--limit", metavar="N", min=1, help="Only the first N trials of each row.")
-    ] = None,
-    only: Annotated[
-        list[str] | None,
-        Option("--only", metavar="KEY=VALUE", help="Only trials with this value; repeatable."),
-    ] = None,
-    out: Annotated[
-        Path | None, Option("--out", metavar="FILE", help="Write the JSON document to this file as well.")
-    ] = None,
-    keep: Annotated[bool, Option("--keep/--no-keep", help="Keep the workspaces of the trials.")] = True,
-    exit_status: Annotated[bool, Option("--exit-status", help="Exit with 6 unless every trial has passed.")] = False,
+def plan(
+    file: FileArgument,
+    only: OnlyOption = None,
+    limit: LimitOption = None,
     state_dir: StateDirOption = None,
     as_json: JsonOption = False,
 ) -> Answer:
-    """Drive every trial of a sweep to its end, and report.
+    """Show what a sweep file comes to: trials, cells, time and cost by an earlier sweep of its name. Nothing is stored.
+
+    Example: statem-dist sweep plan tb21.sweep.yaml
+    """
+    from statem_dist.sweep.prospect import prospect_of
+    from statem_dist.sweep.spec import load_sweep
+
+    loaded = load_sweep(file)
+    selection = selection_of(only, limit)
+    with sweep_session("sweep plan", state_dir) as work:
+        prospect = prospect_of(loaded, selection, None if work.at.nothing_yet else work.ledger)
+    return Answer(_plan_view(prospect), lambda: _plan_text(prospect))
+
+
+def submit(
+    file: FileArgument,
+    id: Annotated[str | None, Option("--id", metavar="ID", help="Its id; default: of its name and the time.")] = None,
+    new: Annotated[bool, Option("--new", help="A new sweep, although one of the same content has not ended.")] = False,
+    only: OnlyOption = None,
+    limit: LimitOption = None,
+    concurrency: ConcurrencyOption = None,
+    watch: WatchOption = False,
+    exit_status: ExitStatusOption = False,
+    state_dir: StateDirOption = None,
+    as_json: JsonOption = False,
+) -> Answer:
+    """Hand a sweep to the workers. Submitted twice, it is one sweep: the second time attaches to it.
+
+    Example: statem-dist sweep submit tb21.sweep.yaml --watch
+    """
+    from statem_dist.cli.sweeps import watched
+    from statem_dist.sweep.spec import load_sweep
+    from statem_dist.sweep.summary import sweep_summary
+    from statem_dist.sweep.watching import obstacles_of
+
+    if id is not None and new:
+        raise Usage(
+            "--id names one sweep, and --new makes another.", hint="With an id that is not there yet, leave out --new."
+        )
+    loaded = load_sweep(file)
+    with sweep_session("sweep submit", state_dir) as work:
+        submitted = work.desk.submit(
+            loaded,
+            by=caller_name(),
+            sweep_id=id,
+            selection=selection_of(only, limit),
+            new=new,
+            concurrency=concurrency,
+        )
+        sweep, fresh = submitted.sweep, submitted.fresh
+        if watch:
+            print(_submitted(sweep, fresh=fresh), file=sys.stderr)
+            answer = watched(work, sweep, NEVER, must_pass=exit_status, from_the_start=fresh)
+            return replace(answer, data={**answer.data, "fresh": fresh})
+        obstacles = obstacles_of(sweep, work.engine.roster)
+    data = {"ok": True, "fresh": fresh, **sweep_summary(sweep), "obstacles": obstacles}
+    lines = [_submitted(sweep, fresh=fresh), *(f"  held back: {each}" for each in obstacles)]
+    lines.append(f"  to look at it: statem-dist sweep watch {sweep.id}")
+    return Answer(data, lambda: "\n".join(lines))
+
+
+def run(
+    file: FileArgument,
+    workers: WorkersOption = None,
+    concurrency: ConcurrencyOption = None,
+    limit: LimitOption = None,
+    only: OnlyOption = None,
+    out: Annotated[
+        Path | None, Option("--out", metavar="FILE", help="Write the JSON document to this file as well.")
+    ] = None,
+    keep: Annotated[bool, Option("--keep/--no-keep", help="Keep the folder of the sweep.")] = True,
+    new: Annotated[bool, Option("--new", help="A new sweep, although one of the same content has not ended.")] = False,
+    exit_status: ExitStatusOption = False,
+    state_dir: StateDirOption = None,
+    as_json: JsonOption = False,
+) -> Answer:
+    """Submit a sweep, work on it with workers of its own, and report when it has ended. Ctrl-C pauses it.
 
     Exit codes: 0 every trial was judged, 1 some could not be, 6 with --exit-status if not all have passed.
 
     Example: statem-dist sweep run humaneval.sweep.yaml --workers 2
     """
-    from statem_dist.cli.services import worker_arguments
-    from statem_dist.sweep import report as reports
-    from statem_dist.sweep.progress import progress_on
-    from statem_dist.sweep.session import Options, run_sweep
     from statem_dist.sweep.spec import load_sweep
 
     require_no_service("sweep run")
-    if out is not None and not os.access(out.absolute().parent, os.W_OK):
-        raise Usage(f"--out {out}: its folder does not exist, or cannot be written to.")
+    _require_writable(out)
     settings = Settings.from_environment(os.environ, state_dir=state_dir)
-    found = load_sweep(file)
-    wanted = _wanted(only, found)
+    loaded = load_sweep(file)
+    selection = selection_of(only, limit)
+    if not keep:
+        workspace = replace(loaded.definition.workspace, keep="none")
+        loaded = replace(loaded, definition=replace(loaded.definition, workspace=workspace))
 
-    def select(trials: list[Trial]) -> list[Trial]:
-        from statem_dist.sweep.trials import select
+    def begin(desk: SweepDesk) -> tuple[Sweep, bool]:
+        submitted = desk.submit(loaded, by=caller_name(), selection=selection, new=new, concurrency=concurrency)
+        return submitted.sweep, submitted.fresh
 
-        chosen = select(trials, found.listed, wanted, limit)
-        if not chosen:
-            raise Usage("No trial of the sweep has all the values that --only asks for.")
-        return chosen
+    return _attended(settings, begin, workers, out=out, keep=keep, must_pass=exit_status)
 
-    def worker_command(slots: int) -> Sequence[str]:
-        return worker_arguments(
-            queues=found.queue or "checks,llm",
-            concurrency=slots,
-            pool="threads",
-            pass_env=None,
-            grace=1.0,
-            events=False,
-            log_level="INFO",
-        )
 
-    report = run_sweep(
-        found,
-        select,
-        settings,
-        Options(workers=workers, worker_command=worker_command, concurrency=concurrency, keep=keep),
-        lambda planned: progress_on(sys.stderr, planned),
-        os.environ,
+def resume(
+    sweep: SweepArgument,
+    workers: WorkersOption = None,
+    accept_changes: AcceptOption = False,
+    file: Annotated[
+        Path | None, Option("--file", metavar="FILE", help="The sweep file, if it is elsewhere by now.")
+    ] = None,
+    watch: WatchOption = False,
+    out: Annotated[
+        Path | None,
+        Option("--out", metavar="FILE", help="With --workers: write the JSON document to this file as well."),
+    ] = None,
+    exit_status: ExitStatusOption = False,
+    state_dir: StateDirOption = None,
+    as_json: JsonOption = False,
+) -> Answer:
+    """Let a sweep go on that was paused or stopped; with --workers, with workers of its own, as `run` does.
+
+    Example: statem-dist sweep resume tb21 --workers 2
+    """
+    from statem_dist.cli.sweeps import watched
+    from statem_dist.sweep.summary import sweep_summary
+    from statem_dist.sweep.watching import obstacles_of
+
+    require_no_service("sweep resume")
+    _require_writable(out)
+    loaded = None
+    if file is not None:
+        from statem_dist.sweep.spec import load_sweep
+
+        loaded = load_sweep(file)
+    if workers is not None:
+
+        def begin(desk: SweepDesk) -> tuple[Sweep, bool]:
+            resumed = desk.resume(desk.find(sweep), loaded, accept_changes=accept_changes)
+            print(_resumed(resumed), file=sys.stderr)
+            return resumed.sweep, False
+
+        settings = Settings.from_environment(os.environ, state_dir=state_dir)
+        return _attended(settings, begin, workers, out=out, keep=True, must_pass=exit_status)
+    with sweep_session("sweep resume", state_dir, wanted=sweep) as work:
+        resumed = work.desk.resume(work.desk.find(sweep), loaded, accept_changes=accept_changes)
+        now = resumed.sweep
+        facts = {
+            "before": resumed.before,
+            "differences": list(resumed.differences),
+            "added": resumed.added,
+            "withdrawn": resumed.withdrawn,
+        }
+        if watch:
+            print(_resumed(resumed), file=sys.stderr)
+            answer = watched(work, now, NEVER, must_pass=exit_status)
+            return replace(answer, data={**answer.data, **facts})
+        obstacles = obstacles_of(now, work.engine.roster)
+        clock = work.engine.clock()
+    lines = [_resumed(resumed), told(now, clock), *(f"  held back: {each}" for each in obstacles)]
+    return Answer({"ok": True, **sweep_summary(now), **facts, "obstacles": obstacles}, lambda: "\n".join(lines))
+
+
+# --- with workers of its own -----------------------------------------------------------------------------------------
+
+
+def _attended(
+    settings: Settings,
+    begin: Callable[[SweepDesk], tuple[Sweep, bool]],
+    workers: int | None,
+    *,
+    out: Path | None,
+    keep: bool,
+    must_pass: bool,
+) -> Answer:
+    """Begin a sweep, work on it with workers of its own until it has ended or somebody stops that, and report.
+
+    Args:
+        begin: submits or resumes it; returns it, and whether it is new.
+        workers: how many processes; None means one, unless somebody serves its queue already.
+    """
+    from statem_dist.engine import Engine
+    from statem_dist.sweep.desk import has_ended
+    from statem_dist.sweep.ledger import Ledger
+    from statem_dist.sweep.session import Staff, attend, open_store, stop_signals
+    from statem_dist.sweep.watching import Watcher, view_on
+
+    with stop_signals() as stop, ExitStack() as at_end:
+        redis_url = open_store(settings, at_end)
+        engine = Engine(settings, redis_url, inline=False)
+        at_end.callback(engine.close)
+        ledger = Ledger(engine.store)
+        desk = desk_of(engine, ledger)
+        sweep, fresh = begin(desk)
+        number = _workers_for(sweep, workers, engine)
+        environment = {**os.environ, "STATEM_STATE_DIR": str(settings.state_dir), "STATEM_REDIS_URL": redis_url}
+        staff = Staff(number, _worker_command(sweep.definition, number), environment)
+        view = view_on(sys.stderr)
+        at_end.callback(view.close)
+        view.say(_submitted(sweep, fresh=fresh) + f"; its folders: {desk.folder(sweep.id)}")
+        watcher = Watcher(ledger, engine.roster, engine.clock, sweep.id, from_the_start=fresh)
+        try:
+            seen = attend(sweep.id, desk, engine, watcher, view, staff, stop)
+        except StatemError as error:
+            error.hint = "\n".join(filter(None, [error.hint, _how_to_go_on(sweep)]))
+            raise
+        view.close()
+        answer = _report(ledger, seen, stop, out=out, must_pass=must_pass, clock=engine.clock())
+        if not keep and has_ended(seen):
+            shutil.rmtree(desk.folder(sweep.id), ignore_errors=True)
+        return answer
+
+
+def _workers_for(sweep: Sweep, workers: int | None, engine: Engine) -> int:
+    """Return how many workers to start: as many as were asked for, else one where nobody serves the queue."""
+    if workers is not None:
+        return workers
+    return 0 if engine.roster.serves(sweep.definition.queue) else 1
+
+
+def _worker_command(definition: Definition, workers: int) -> Sequence[str]:
+    """Return the command line of the workers of a sweep; they also do what checks its runs put into queues."""
+    from statem_dist.cli.services import worker_arguments
+
+    at_once = definition.concurrency or 2 * (os.cpu_count() or 1)
+    # The environment of whoever runs a sweep is that of its commands. Workers outlive a `run` that was killed, and end
+    # by themselves when there is nothing left to do.
+    own: dict[str, Any] = {"inherit_env": True, "until_done": True}
+    return worker_arguments(
+        queues=f"{definition.queue},checks,llm",
+        concurrency=-(-at_once // max(workers, 1)),
+        pool="threads",
+        pass_env=None,
+        grace=WORKER_GRACE_SECONDS,
+        events=False,
+        log_level="INFO",
+        **own,
     )
-    answer = _answer(report, exit_status=exit_status)
-    if out is not None:
-        reports.write(answer.data, out.absolute())
+
+
+def _report(ledger: Ledger, sweep: Sweep, stop: StopNote, *, out: Path | None, must_pass: bool, clock: int) -> Answer:
+    """Return the results of a sweep as the answer of a command that has worked on it."""
+    from statem_dist.sweep.desk import has_ended
+    from statem_dist.sweep.summary import sweep_summary, trial_summary
+    from statem_dist.sweep.watching import counted
+
+    data = {**sweep_summary(sweep), "trials": [trial_summary(each) for each in ledger.trials(sweep.id)]}
+    text = told(sweep, clock)
+    answer = judged(sweep, data, text, must_pass=must_pass)
+    if stop.wanted and not has_ended(sweep):
+        error = f"Interrupted: {counted(sweep)}, of {sweep.planned} planned. {_how_to_go_on(sweep)}"
+        answer = replace(answer, exit_code=ExitCode.INTERRUPTED, error=error)
     return answer
 
 
-def _wanted(only: list[str] | None, found: Sweep) -> dict[str, list[str]]:
-    """Return the values that ``--only`` asks for, by axis."""
-    axes = {name for cell in found.cells for name in cell}
-    wanted: dict[str, list[str]] = {}
-    for pair in only or ():
-        name, separator, value = pair.partition("=")
-        if not separator:
-            raise Usage(f"--only takes KEY=VALUE, not {pair!r}.")
-        if name not in axes:
-            raise Usage(f"--only {pair}: the sweep has no {name!r}.", hint=f"It has: {', '.join(sorted(axes))}.")
-        wanted.setdefault(name, []).append(value)
-    return wanted
+def _how_to_go_on(sweep: Sweep) -> str:
+    return f"To go on: statem-dist sweep resume {sweep.id} --workers 1"
 
 
-def _answer(report: Report, *, exit_status: bool) -> Answer:
-    from statem_dist.sweep.progress import described
-    from statem_dist.sweep.report import document, table, troubles
+def _require_writable(out: Path | None) -> None:
+    if out is not None and not os.access(out.absolute().parent, os.W_OK):
+        raise Usage(f"--out {out}: its folder does not exist, or cannot be written to.")
 
-    everything = report.total
-    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    data = document(report, must_pass=exit_status)
 
-    def as_text() -> str:
-        return "\n".join([table(report, columns=columns), *troubles(report, TROUBLES_MAX)])
+# --- words -----------------------------------------------------------------------------------------------------------
 
-    if report.interrupted:
-        waiting = f", {pending} not begun" if (pending := everything.states["pending"]) else ""
-        error = f"Interrupted: {described(everything.states)}{waiting}, of {everything.planned} planned."
-        return Answer(data, as_text, ExitCode.INTERRUPTED, error)
-    if errors := everything.states["error"]:
-        error = f"{errors} of {everything.planned} trials could not be judged."
-        return Answer(data, as_text, ExitCode.ERROR, error)
-    if exit_status and (missed := everything.planned - everything.states["passed"]):
-        error = f"{missed} of {everything.planned} trials have not passed."
-        return Answer(data, as_text, ExitCode.UNSUCCESSFUL, error)
-    return Answer(data, as_text)
+
+def _submitted(sweep: Sweep, *, fresh: bool) -> str:
+    if fresh:
+        return f"Sweep {sweep.id}: {sweep.planned} trials"
+    return f"Sweep {sweep.id} is {sweep.status} already: {sweep.ended} of {sweep.planned} trials have ended"
+
+
+def _resumed(resumed: Resumed) -> str:
+    lines = [f"Sweep {resumed.sweep.id} was {resumed.before} and is {resumed.sweep.status}"]
+    if resumed.sweep.status == "finished":
+        lines.append("  nothing is left to do; `retry` and `extend` begin trials again, or more of them")
+    lines += [f"  changed: {each}" for each in resumed.differences]
+    if resumed.added or resumed.withdrawn:
+        lines.append(f"  {resumed.added} trials added, {resumed.withdrawn} withdrawn")
+    return "\n".join(lines)
+
+
+def _plan_view(prospect: Prospect) -> dict[str, Any]:
+    definition = prospect.definition
+    stop = definition.stop_when
+    return {
+        "ok": True,
+        "name": definition.name,
+        "file": definition.file,
+        "runbook": definition.runbook,
+        "planned": len(prospect.trials),
+        "cells": prospect.cells,
+        "axes": prospect.values,
+        "trials_per_cell": definition.trials,
+        "concurrency": definition.concurrency,
+        "queue": definition.queue,
+        "priority": definition.priority,
+        "stop_when": {
+            "errors": _share(stop.errors),
+            "failures": _share(stop.failures),
+            "cost_usd": stop.cost_usd,
+        },
+        "estimate": {
+            "like": prospect.like,
+            "trial_seconds": prospect.trial_seconds,
+            "seconds": prospect.seconds,
+            "cost_usd": prospect.cost_usd,
+        },
+        "first": [
+            {"number": each.number, "values": each.cell, "repetition": each.repetition}
+            for each in prospect.trials[:PLANNED_SHOWN]
+        ],
+    }
+
+
+def _plan_text(prospect: Prospect) -> str:
+    from statem_dist.sweep.model import values_of
+    from statem_dist.sweep.watching import lasted
+
+    definition = prospect.definition
+    planned = len(prospect.trials)
+    lines = [f"{definition.name}: {planned} trials of {prospect.cells} cells; nothing is stored"]
+    if prospect.values:
+        lines.append("  axes: " + ", ".join(f"{axis} ({number} values)" for axis, number in prospect.values.items()))
+    bound = definition.concurrency or "as many as there are slots"
+    lines.append(f"  at once: {bound}; queue {definition.queue}; priority {definition.priority}")
+    stop = definition.stop_when
+    caps = [
+        f"{name} reach {_share(share)}"
+        for name, share in (("errors", stop.errors), ("failures", stop.failures))
+        if share
+    ]
+    if stop.cost_usd is not None:
+        caps.append(f"cost reaches ${stop.cost_usd:g}")
+    lines.append(f"  stops when {' or '.join(caps)}" if caps else "  no rule stops it, and no cap on its cost")
+    lines += [
+        f"  #{each.number}  {values_of(each.cell) or 'no values'}  ({each.repetition})"
+        for each in prospect.trials[:PLANNED_SHOWN]
+    ]
+    if planned > PLANNED_SHOWN:
+        lines.append(f"  and {planned - PLANNED_SHOWN} more")
+    if prospect.like is None:
+        lines.append("  no estimate: no trial of an earlier sweep of this name has been judged")
+    else:
+        assert prospect.trial_seconds is not None, "an earlier sweep has a duration"
+        each_takes = f"{lasted(prospect.trial_seconds)} a trial"
+        whole = "" if prospect.seconds is None else f", {lasted(prospect.seconds)} in all"
+        cost = "" if prospect.cost_usd is None else f", ${prospect.cost_usd:.2f}"
+        lines.append(f"  about {each_takes}{whole}{cost}, by {prospect.like}")
+    return "\n".join(lines)
+
+
+def _share(share: Share | None) -> str | None:
+    if share is None:
+        return None
+    return str(share.count) if share.count is not None else f"{share.percent:g}%"

@@ -33,7 +33,7 @@ key                                type         holds
 ``statem:token:ID``                string       a token of the service (JSON) and the SHA-256 of its secret
 ``statem:{swp:ID}:PART``           see below    the parts of a sweep, in one slot
 ``statem:{limit:NAME}:held``       sorted set   holder of a shared limit, scored by the end of its lease (server ms)
-``statem:{limit:NAME}:begun``      sorted set   holder, scored by when it began (server ms); of the last minute
+``statem:{limit:NAME}:begun``      sorted set   a beginning, scored by when that was (server ms); of the last minute
 ``statem:sweeps``                  sorted set   sweep id, scored by creation (ms)
 ``statem:sweeps-open``             hash         id of a sweep that workers look after to its queue and priority
 ``statem:sweeps-served``           sorted set   sweep id, scored by when its last trial was taken, as a rising number
@@ -45,7 +45,8 @@ No key of a run ever expires while the run lives.
 ===================  ===========  ============================================================================
 part of a sweep      type         holds
 ===================  ===========  ============================================================================
-``sweep``            hash         ``definition``, ``revision``, ``status``, ``reason``, ``token`` (claims so far), ...
+``sweep``            hash         ``definition``, ``revision``, ``binding`` (what of it decides lanes), ``status``,
+                                  ``token`` (claims so far), ``ops`` (the last operation ids with answers), ...
 ``plan``             hash         number to planned trial
 ``lanes``            set          lanes; a lane is JSON of the values that decide which limits bind a trial
 ``pending:LANE``     sorted set   numbers that wait, scored by themselves
@@ -61,6 +62,7 @@ part of a sweep      type         holds
 ``queued``           hash         number to when it became ready, of those that did after the sweep did (ms)
 ``holds``            hash         host to why it begins no trial, and until when that counts
 ``feed``             stream       the latest changes: number and state, or the status of the sweep
+``withdrawn``        set          numbers of trials that the sweep plans no longer
 ===================  ===========  ============================================================================
 """
 

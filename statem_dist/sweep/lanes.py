@@ -11,6 +11,9 @@ from statem_dist.sweep.model import Cell, Definition, Limit
 EVERY_VALUE = "*"
 """Stands in ``concurrency_per`` for every value that is not named."""
 
+Values = dict[str, str | None]
+"""The values that decide what binds a trial by the name of their axis; None where its cell has no such axis."""
+
 
 class Bound(msgspec.Struct, frozen=True):
     """How many trials may run at once that share a counter."""
@@ -27,9 +30,9 @@ class Lane:
         cell: the cell of one of them, or those values alone.
     """
 
-    def __init__(self, definition: Definition, cell: Cell) -> None:
+    def __init__(self, definition: Definition, cell: Cell | Values) -> None:
         self._definition = definition
-        self.values = {axis: cell[axis] for axis in sorted(_deciding(definition)) if axis in cell}
+        self.values: Values = {axis: cell.get(axis) for axis in sorted(_deciding(definition))}
 
     @cached_property
     def key(self) -> str:
@@ -41,7 +44,7 @@ class Lane:
         """The bounds of the sweep's own that hold here."""
         bounds: list[Bound] = []
         for axis, by_value in self._definition.concurrency_per.items():
-            value = self.values.get(axis)
+            value = self.values[axis]
             trials = None if value is None else by_value.get(value, by_value.get(EVERY_VALUE))
             if trials is not None:
                 bounds.append(Bound(msgspec.json.encode({axis: value}).decode(), trials))
@@ -53,9 +56,16 @@ class Lane:
         return tuple(limit for limit in self._definition.limits if limit.when.items() <= self.values.items())
 
 
-def lane_named(definition: Definition, key: str) -> Lane:
-    """Return the lane of a key of the store."""
-    return Lane(definition, msgspec.json.decode(key, type=dict[str, str]))
+def lane_named(definition: Definition, key: str) -> Lane | None:
+    """Return the lane of a key of the store; None for a lane of another binding, where trials are yet to be moved."""
+    lane = Lane(definition, msgspec.json.decode(key, type=Values))
+    return lane if lane.key == key else None
+
+
+def binding_of(definition: Definition) -> str:
+    """Return what of a definition decides which lanes there are and what holds in them, as text to be compared."""
+    deciding = (definition.concurrency, definition.concurrency_per, definition.limits)
+    return msgspec.json.encode(deciding, order="deterministic").decode()
 
 
 def _deciding(definition: Definition) -> set[str]:

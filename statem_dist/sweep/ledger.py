@@ -3,14 +3,19 @@
 A trial is in one place at a time: it waits, or somebody has claimed it, or it has an outcome. Each move is one script
 that also moves the counts, so that what is planned is the sum of all states at every read. Whoever works on a trial
 holds a claim with a lease and a token; what comes with the token of an earlier claim changes nothing.
+
+Trials wait in lanes, which follow from the definition. Since that may be revised while anybody works, each script that
+puts a trial into a lane or takes one from there is told the *binding* by which the lane was found, and does nothing
+when the sweep has another one by now.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeVar
+from uuid import uuid4
 
 import msgspec
 from msgspec import Struct
@@ -18,7 +23,7 @@ from msgspec import Struct
 from statem_dist.errors import Conflict, NotFound
 from statem_dist.store import keys
 from statem_dist.store.redis_store import RedisStore, Script
-from statem_dist.sweep.lanes import Lane, lane_named
+from statem_dist.sweep.lanes import Lane, binding_of, lane_named
 from statem_dist.sweep.model import (
     STATES,
     Attempt,
@@ -54,6 +59,12 @@ _SETTLE = Script("settle", _LUA)
 _STEER = Script("steer", _LUA)
 _AGAIN = Script("again", _LUA)
 _WITHDRAW = Script("withdraw", _LUA)
+_RESERVE = Script("reserve", _LUA)
+_REVISE = Script("revise", _LUA)
+_MOVE = Script("move", _LUA)
+_HOLD = Script("hold", _LUA)
+_LOOK = Script("look", _LUA)
+_PAGE = Script("page", _LUA)
 
 _encode = msgspec.json.Encoder().encode
 _decode_definition = msgspec.json.Decoder(Definition).decode
@@ -100,6 +111,7 @@ class Ledger:
     def __init__(self, store: RedisStore) -> None:
         self._store = store
         self._definitions: dict[tuple[str, int], Definition] = {}
+        self._known_lanes: dict[str, tuple[str, list[str], list[Lane]]] = {}
 
     def clock(self) -> int:
         """Return the time of the store in ms since the epoch."""
@@ -114,6 +126,7 @@ class Ledger:
         fields: dict[str, str | int | bytes] = {
             "definition": _encode(definition),
             "fingerprint": fingerprint,
+            "binding": binding_of(definition),
             "status": "planning",
             "revision": 1,
             "created_at": now,
@@ -125,9 +138,25 @@ class Ledger:
         self._store.call("SET", keys.sweep_of(fingerprint), sweep_id)
 
     def latest_of(self, fingerprint: str) -> Sweep | None:
-        """Return the sweep that was submitted last with that content, or None."""
+        """Return the sweep that was submitted last with that content, or None; one that was revised has another."""
         found = self._store.call("GET", keys.sweep_of(fingerprint))
-        return None if found is None else self.sweep(found.decode())
+        if found is None or self.fingerprint(found.decode()) != fingerprint:
+            return None
+        return self.sweep(found.decode())
+
+    def reserve(self, fingerprint: str, instead_of: str, sweep_id: str) -> str:
+        """Reserve a content for a sweep that is about to be created, and return whose it is now.
+
+        Args:
+            instead_of: the sweep that had it so far; empty for none. If another one has it by now, that one keeps it.
+        """
+        holder = self._store.run_script(_RESERVE, [keys.sweep_of(fingerprint)], [instead_of, sweep_id])
+        return str(holder.decode())
+
+    def holder(self, fingerprint: str) -> str:
+        """Return the id for which a content was reserved last, whether that sweep is there or not; empty for none."""
+        found = self._store.call("GET", keys.sweep_of(fingerprint))
+        return "" if found is None else str(found.decode())
 
     def fingerprint(self, sweep_id: str) -> str:
         """Return what the content of a sweep was known by when it was submitted, or revised last."""
@@ -135,47 +164,59 @@ class Ledger:
         return "" if found is None else str(found.decode())
 
     def add(self, sweep_id: str, definition: Definition, trials: Iterable[Planned], ready_at: int = 0) -> int:
-        """Add trials to the plan; those that it has already stay as they are.
+        """Add trials to the plan; those that it has already stay as they are. Call ``steer`` afterwards.
 
         Args:
             ready_at: when they become ready (ms since the epoch); 0 means with the sweep.
 
         Returns:
             How many were new.
+
+        Raises:
+            NotFound: there is no such sweep.
         """
-        added = 0
-        for page in _pages(trials):
-            lanes: dict[str, int] = {}
-            rows: list[str | int | bytes] = []
-            for planned in page:
-                lane = lanes.setdefault(Lane(definition, planned.cell).key, len(lanes) + 1)
-                rows += [planned.number, lane, _encode(planned)]
-            key_list = [*self._keys(sweep_id, "plan", "counts", "lanes", "queued"), *self._waiting(sweep_id, lanes)]
-            added += self._store.run_script(_PLAN, key_list, [ready_at, len(lanes), *lanes, *rows])
-        return added
+        return sum(self._add(sweep_id, definition, page, ready_at) for page in _pages(trials))
 
     def revise(self, sweep_id: str, definition: Definition, fingerprint: str) -> None:
-        """Put another definition in the place of a sweep's own; trials that wait find their lanes anew."""
+        """Put another definition in the place of a sweep's own.
+
+        Trials that wait find their lanes anew, and those under way count towards the new bounds.
+
+        Raises:
+            NotFound: there is no such sweep.
+        """
         self.require(sweep_id)
-        key = keys.sweep(sweep_id, "sweep")
-        self._store.call("HSET", key, "definition", _encode(definition), "fingerprint", fingerprint)
-        self._store.call("HINCRBY", key, "revision", 1)
+        earlier = self.fingerprint(sweep_id)
         self._store.call("SET", keys.sweep_of(fingerprint), sweep_id)
-        for lane in self._lanes(sweep_id):
-            waiting = keys.sweep(sweep_id, f"pending:{lane}")
-            numbers = [int(number) for number in self._store.call("ZRANGE", waiting, 0, -1)]
-            for page in _pages(numbers):
-                for planned in self._plan(sweep_id, page):
-                    wanted = Lane(definition, planned.cell).key
-                    if wanted != lane:
-                        self._store.call("SADD", keys.sweep(sweep_id, "lanes"), wanted)
-                        target = keys.sweep(sweep_id, f"pending:{wanted}")
-                        self._store.call("ZADD", target, planned.number, planned.number)
-                        self._store.call("ZREM", waiting, planned.number)
+        operation = _operation()
+        counters: dict[int, tuple[str, ...]] = {}
+        missing = [claim.number for claim in self.claims(sweep_id)]
+        while True:
+            for planned in self._planned(sweep_id, missing):
+                counters[planned.number] = tuple(bound.counter for bound in Lane(definition, planned.cell).bounds)
+            arguments: list[str | int | bytes] = [
+                operation,
+                _encode(definition),
+                fingerprint,
+                binding_of(definition),
+            ]
+            for number, names in counters.items():
+                arguments += [number, len(names), *names]
+            key_list = self._keys(sweep_id, "sweep", "running", "slots", "taken")
+            missing = self._store.run_script(_REVISE, key_list, arguments)
+            if not missing:
+                break
+            if missing == [-1]:
+                raise sweep_not_found(sweep_id)
+        self.lanes(sweep_id, definition)
+        if earlier != fingerprint:
+            self._forget_fingerprint(sweep_id, earlier)
         self.publish(OpenSweep(sweep_id, definition.queue, definition.priority))
 
     def steer(self, sweep_id: str, status: Status, expected: Sequence[Status], why: str = "") -> Status:
         """Give a sweep another status, and return the one that it had.
+
+        One that is made active with nothing left to do is finished: trials are added or made wait again before.
 
         Args:
             expected: the statuses from which that is possible; it may also be repeated.
@@ -185,56 +226,57 @@ class Ledger:
             NotFound: there is no such sweep.
             Conflict: it has none of the expected statuses.
         """
-        if status in ("active", "paused"):
-            definition = self.require(sweep_id).definition
-            self.publish(OpenSweep(sweep_id, definition.queue, definition.priority))
-        key_list = [
-            *self._keys(sweep_id, "sweep", "running", "counts", "outcomes", "feed"),
-            *self._waiting(sweep_id, self._lanes(sweep_id)),
-        ]
-        done, before = self._store.run_script(_STEER, key_list, [status, why, FEED_LENGTH, *expected])
-        if not before:
-            raise sweep_not_found(sweep_id)
-        if not done:
-            raise Conflict(
-                f"The sweep {sweep_id!r} is {before.decode()}: it cannot become {status}.",
-                details={"sweep": sweep_id, "status": before.decode()},
-            )
-        earlier: Status = msgspec.convert(before.decode(), Status)
-        return earlier
+        found = self.require(sweep_id)
+        if status in ("active", "paused") and found.status in (status, *expected):
+            self.publish(OpenSweep(sweep_id, found.definition.queue, found.definition.priority))
+        arguments: list[str | int] = [_operation(), status, why, FEED_LENGTH, *expected]
+        while True:
+            lanes = self._lanes(sweep_id) if status == "cancelled" else []
+            key_list = [
+                *self._keys(sweep_id, "sweep", "running", "counts", "outcomes", "feed"),
+                *self._waiting(sweep_id, lanes),
+            ]
+            done, before = self._store.run_script(_STEER, key_list, arguments)
+            if not before:
+                raise sweep_not_found(sweep_id)
+            if not done:
+                raise Conflict(
+                    f"The sweep {sweep_id!r} is {before.decode()}: it cannot become {status}.",
+                    details={"sweep": sweep_id, "status": before.decode()},
+                )
+            if done == 1:
+                earlier: Status = msgspec.convert(before.decode(), Status)
+                return earlier
 
     def again(self, sweep_id: str, trials: Iterable[Trial]) -> int:
-        """Make trials that have ended wait again, and return how many do; call ``steer`` afterwards."""
-        definition = self.require(sweep_id).definition
-        moved = 0
-        for page in _pages(trials):
-            lanes: dict[str, int] = {}
-            rows: list[str | int | bytes] = []
-            for trial in page:
-                lane = lanes.setdefault(Lane(definition, trial.planned.cell).key, len(lanes) + 1)
-                rows += [trial.planned.number, lane, trial.state]
-            self._store.call("SADD", keys.sweep(sweep_id, "lanes"), *lanes)
-            key_list = [*self._keys(sweep_id, "counts", "outcomes", "queued", "feed"), *self._waiting(sweep_id, lanes)]
-            moved += self._store.run_script(_AGAIN, key_list, [FEED_LENGTH, *rows])
-        return moved
+        """Make trials that have ended wait again, and return how many do; call ``steer`` afterwards.
+
+        Raises:
+            NotFound: there is no such sweep.
+        """
+        return sum(self._again(sweep_id, page) for page in _pages(trials))
 
     def withdraw(self, sweep_id: str, numbers: Iterable[int]) -> int:
-        """End trials that wait and that are planned no longer; return how many were."""
-        lanes = self._lanes(sweep_id)
-        key_list = [*self._keys(sweep_id, "counts", "outcomes", "feed"), *self._waiting(sweep_id, lanes)]
-        return sum(
-            self._store.run_script(_WITHDRAW, key_list, [FEED_LENGTH, *page]) for page in _pages(numbers) if lanes
-        )
+        """End trials that wait and that are planned no longer; return how many were.
+
+        Raises:
+            NotFound: there is no such sweep.
+        """
+        return sum(self._withdraw(sweep_id, page) for page in _pages(numbers))
+
+    def withdrawn(self, sweep_id: str) -> set[int]:
+        """Return the numbers of the trials that were withdrawn, and were not made to wait again since."""
+        return {int(member) for member in self._store.call("SMEMBERS", keys.sweep(sweep_id, "withdrawn"))}
 
     def remove(self, sweep_id: str) -> None:
         """Remove everything that is stored of a sweep; its runs stay."""
-        fingerprint = self.fingerprint(sweep_id)
-        if fingerprint and self._store.call("GET", keys.sweep_of(fingerprint)) == sweep_id.encode():
-            self._store.call("DEL", keys.sweep_of(fingerprint))
+        self._forget_fingerprint(sweep_id, self.fingerprint(sweep_id))
+        # First what every script that writes looks for, so that nothing is written behind the removal.
+        self._store.call("DEL", keys.sweep(sweep_id, "sweep"))
         parts = ("plan", "lanes", "running", "claims", "holders", "slots", "taken", "outcomes", "counts", "tries")
-        rest = ("attempts", "queued", "holds", "feed", "sweep")
-        key_list = [*self._waiting(sweep_id, self._lanes(sweep_id)), *self._keys(sweep_id, *parts, *rest)]
-        self._store.call("DEL", *key_list)
+        rest = ("attempts", "queued", "holds", "feed", "withdrawn")
+        waiting = self._waiting(sweep_id, self._lanes(sweep_id))
+        self._store.call("UNLINK", *waiting, *self._keys(sweep_id, *parts, *rest))
         self.unpublish(sweep_id)
         self._store.call("ZREM", keys.SWEEPS_SERVED, sweep_id)
         # At last, so that one that was removed in part can be found and removed again.
@@ -244,13 +286,7 @@ class Ledger:
 
     def sweep(self, sweep_id: str) -> Sweep | None:
         """Return a sweep as it is now, or None."""
-        found, counts, holds = self._store.call_many(
-            [
-                ("HGETALL", keys.sweep(sweep_id, "sweep")),
-                ("HGETALL", keys.sweep(sweep_id, "counts")),
-                ("HGETALL", keys.sweep(sweep_id, "holds")),
-            ]
-        )
+        found, counts, holds = self._store.run_script(_LOOK, self._keys(sweep_id, "sweep", "counts", "holds"), [])
         fields = _text_fields(found)
         if "definition" not in fields or "created_by" not in fields:
             return None
@@ -288,6 +324,8 @@ class Ledger:
 
     def listed(self, limit: int) -> list[Sweep]:
         """Return sweeps, newest first."""
+        if limit < 1:
+            return []
         ids = [member.decode() for member in self._store.call("ZREVRANGE", keys.SWEEPS, 0, limit - 1)]
         return [found for found in map(self.sweep, ids) if found is not None]
 
@@ -348,6 +386,8 @@ class Ledger:
 
     def served(self, sweep_ids: Sequence[str]) -> list[int]:
         """Return when the last trial of each sweep was taken, as rising numbers; 0 for never."""
+        if not sweep_ids:
+            return []
         scores = self._store.call("ZMSCORE", keys.SWEEPS_SERVED, *sweep_ids)
         return [0 if score is None else int(float(score)) for score in scores]
 
@@ -370,13 +410,32 @@ class Ledger:
         known = self._definitions.get((sweep_id, int(revision)))
         if known is None:
             document, revision = self._store.call("HMGET", key, "definition", "revision")
+            if document is None:
+                raise sweep_not_found(sweep_id)
             known = _decode_definition(document)
             self._definitions[sweep_id, int(revision)] = known
         return known, int(revision)
 
     def lanes(self, sweep_id: str, definition: Definition) -> list[Lane]:
-        """Return the lanes of a sweep."""
-        return [lane_named(definition, key) for key in self._lanes(sweep_id)]
+        """Return the lanes of a sweep.
+
+        Where a revision has left trials in lanes of another binding, they are moved before: whoever comes by helps.
+        """
+        binding = binding_of(definition)
+        while True:
+            names = self._lanes(sweep_id)
+            known = self._known_lanes.get(sweep_id)
+            if known is not None and known[:2] == (binding, names):
+                return list(known[2])
+            found = [lane_named(definition, name) for name in names]
+            lanes = [lane for lane in found if lane is not None]
+            if len(lanes) == len(names):
+                self._known_lanes[sweep_id] = (binding, names, lanes)
+                return list(lanes)
+            left = (name for name, lane in zip(names, found, strict=True) if lane is None)
+            if not all(self._leave(sweep_id, definition, name) for name in left):
+                # The definition is not the sweep's any more, and says nothing of where its trials wait.
+                return lanes
 
     def claim(
         self, sweep_id: str, definition: Definition, lanes: Sequence[Lane], holder: str, lease_ms: int
@@ -384,11 +443,17 @@ class Ledger:
         """Claim the waiting trial with the lowest number that no bound holds back.
 
         Args:
-            lanes: where it may wait.
+            lanes: where it may wait, of that definition.
             holder: a name for this claim alone; the same name again gets the same answer.
             lease_ms: how long the claim lasts unless it is renewed.
         """
-        arguments: list[str | int] = [holder, lease_ms, definition.concurrency or "", FEED_LENGTH]
+        arguments: list[str | int] = [
+            holder,
+            lease_ms,
+            definition.concurrency or "",
+            FEED_LENGTH,
+            binding_of(definition),
+        ]
         for lane in lanes:
             arguments.append(len(lane.bounds))
             for bound in lane.bounds:
@@ -439,31 +504,33 @@ class Ledger:
             lapsed: only if the lease has run out.
         """
         parts = ("sweep", "running", "claims", "counts", "slots", "taken", "holders", "outcomes", "tries", "attempts")
-        lane = Lane(definition, cell).key
-        key_list = [
-            *self._keys(claim.sweep_id, *parts, "queued", "feed"),
-            *self._waiting(claim.sweep_id, [lane]),
-        ]
         usage = used or Usage()
-        return bool(
-            self._store.run_script(
-                _SETTLE,
-                key_list,
-                [
-                    claim.number,
-                    claim.token,
-                    outcome or "",
-                    attempt.attempt if attempt else "",
-                    _encode(attempt) if attempt else "",
-                    self._store.clock(),
-                    "lapsed" if lapsed else "any",
-                    round(usage.cost_usd * MICRODOLLARS),
-                    usage.input_tokens,
-                    usage.output_tokens,
-                    FEED_LENGTH,
-                ],
-            )
-        )
+        common = [
+            claim.number,
+            claim.token,
+            outcome or "",
+            attempt.attempt if attempt else "",
+            _encode(attempt) if attempt else "",
+            self._store.clock(),
+            "lapsed" if lapsed else "any",
+            round(usage.cost_usd * MICRODOLLARS),
+            usage.input_tokens,
+            usage.output_tokens,
+            FEED_LENGTH,
+        ]
+
+        def try_with(current: Definition) -> int:
+            lane = Lane(current, cell).key
+            key_list = [
+                *self._keys(claim.sweep_id, *parts, "queued", "feed", "lanes"),
+                *self._waiting(claim.sweep_id, [lane]),
+            ]
+            return int(self._store.run_script(_SETTLE, key_list, [*common, lane, binding_of(current)]))
+
+        try:
+            return bool(self._by_binding(claim.sweep_id, definition, try_with))
+        except NotFound:
+            return False
 
     def lapsed(self, sweep_id: str) -> list[Claim]:
         """Return the claims of a sweep whose leases have run out."""
@@ -478,30 +545,103 @@ class Ledger:
     def hold(self, sweep_id: str, host: str, why: str) -> None:
         """Say that a host begins no trial of a sweep for now; what is not repeated is soon forgotten."""
         until = self._store.clock() + round(HOLD_SECONDS * 1000)
-        self._store.call("HSET", keys.sweep(sweep_id, "holds"), host, _encode((until, why)))
+        self._store.run_script(_HOLD, self._keys(sweep_id, "sweep", "holds"), [host, _encode((until, why))])
 
     # --- parts -----------------------------------------------------------------------------------------------------
 
-    def _page(self, sweep_id: str, numbers: Sequence[int]) -> Iterator[Trial]:
-        plan, outcomes, claims, tries = self._store.call_many(
-            [("HMGET", keys.sweep(sweep_id, part), *numbers) for part in ("plan", "outcomes", "claims", "tries")]
-        )
-        names = [
-            f"{number}.{attempt}"
-            for number, latest in zip(numbers, tries, strict=True)
-            for attempt in range(1, int(latest or 0) + 1)
-        ]
-        documents = self._store.call("HMGET", keys.sweep(sweep_id, "attempts"), *names) if names else []
-        attempts: dict[int, list[Attempt]] = {}
-        for document in documents:
-            attempt = _decode_attempt(document)
-            attempts.setdefault(attempt.number, []).append(attempt)
-        for number, planned, outcome, claimed in zip(numbers, plan, outcomes, claims, strict=True):
-            if planned is not None:
-                state: State = _outcome(outcome) if outcome else "running" if claimed else "pending"
-                yield Trial(_decode_planned(planned), state, tuple(attempts.get(number, ())))
+    def _add(self, sweep_id: str, definition: Definition, page: Sequence[Planned], ready_at: int) -> int:
+        operation = _operation()
 
-    def _plan(self, sweep_id: str, numbers: Sequence[int]) -> list[Planned]:
+        def try_with(current: Definition) -> int:
+            lanes, places = _sorted_out(current, [planned.cell for planned in page])
+            rows: list[str | int | bytes] = []
+            for planned, place in zip(page, places, strict=True):
+                rows += [planned.number, place, _encode(planned)]
+            key_list = [
+                *self._keys(sweep_id, "sweep", "plan", "counts", "lanes", "queued"),
+                *self._waiting(sweep_id, lanes),
+            ]
+            arguments: list[str | int | bytes] = [operation, binding_of(current), ready_at, len(lanes), *lanes, *rows]
+            return int(self._store.run_script(_PLAN, key_list, arguments))
+
+        return self._by_binding(sweep_id, definition, try_with)
+
+    def _again(self, sweep_id: str, page: Sequence[Trial]) -> int:
+        operation = _operation()
+
+        def try_with(current: Definition) -> int:
+            lanes, places = _sorted_out(current, [trial.planned.cell for trial in page])
+            rows: list[str | int] = []
+            for trial, place in zip(page, places, strict=True):
+                rows += [trial.planned.number, place, trial.state]
+            key_list = [
+                *self._keys(sweep_id, "sweep", "counts", "outcomes", "lanes", "queued", "feed", "withdrawn"),
+                *self._waiting(sweep_id, lanes),
+            ]
+            arguments: list[str | int] = [operation, binding_of(current), FEED_LENGTH, len(lanes), *lanes, *rows]
+            return int(self._store.run_script(_AGAIN, key_list, arguments))
+
+        return self._by_binding(sweep_id, self.definition(sweep_id)[0], try_with)
+
+    def _withdraw(self, sweep_id: str, page: Sequence[int]) -> int:
+        operation = _operation()
+        found = self._planned(sweep_id, page)
+
+        def try_with(current: Definition) -> int:
+            self.lanes(sweep_id, current)
+            lanes, places = _sorted_out(current, [planned.cell for planned in found])
+            rows: list[int] = []
+            for planned, place in zip(found, places, strict=True):
+                rows += [planned.number, place]
+            key_list = [
+                *self._keys(sweep_id, "sweep", "running", "counts", "outcomes", "feed", "withdrawn"),
+                *self._waiting(sweep_id, lanes),
+            ]
+            arguments: list[str | int] = [operation, binding_of(current), FEED_LENGTH, *rows]
+            return int(self._store.run_script(_WITHDRAW, key_list, arguments))
+
+        return self._by_binding(sweep_id, self.definition(sweep_id)[0], try_with)
+
+    def _leave(self, sweep_id: str, definition: Definition, lane: str) -> bool:
+        """Move all trials that wait in a lane to those of a definition; False when that is not the sweep's own."""
+        left = keys.sweep(sweep_id, f"pending:{lane}")
+        while True:
+            found = self._planned(sweep_id, [int(number) for number in self._store.call("ZRANGE", left, 0, PAGE - 1)])
+            lanes, places = _sorted_out(definition, [planned.cell for planned in found])
+            rows: list[int] = []
+            for planned, place in zip(found, places, strict=True):
+                rows += [planned.number, place]
+            key_list = [*self._keys(sweep_id, "sweep", "lanes"), left, *self._waiting(sweep_id, lanes)]
+            arguments: list[str | int] = [binding_of(definition), lane, len(lanes), *lanes, *rows]
+            answer = self._store.run_script(_MOVE, key_list, arguments)
+            if answer:
+                return bool(answer == 1)
+
+    def _by_binding(self, sweep_id: str, definition: Definition, try_with: Callable[[Definition], int]) -> int:
+        """Return the answer of a script that goes by the lanes of a definition; with the sweep's own if that differs.
+
+        Raises:
+            NotFound: there is no such sweep.
+        """
+        while (answer := try_with(definition)) < 0:
+            definition, _ = self.definition(sweep_id)
+        return answer
+
+    def _forget_fingerprint(self, sweep_id: str, fingerprint: str) -> None:
+        if fingerprint and self._store.call("GET", keys.sweep_of(fingerprint)) == sweep_id.encode():
+            self._store.call("DEL", keys.sweep_of(fingerprint))
+
+    def _page(self, sweep_id: str, numbers: Sequence[int]) -> Iterator[Trial]:
+        key_list = self._keys(sweep_id, "plan", "outcomes", "claims", "tries", "attempts")
+        answer = iter(self._store.run_script(_PAGE, key_list, numbers))
+        for planned in answer:
+            state: State = msgspec.convert(next(answer).decode(), State)
+            attempts = tuple(_decode_attempt(document) for document in islice(answer, next(answer)))
+            yield Trial(_decode_planned(planned), state, attempts)
+
+    def _planned(self, sweep_id: str, numbers: Sequence[int]) -> list[Planned]:
+        if not numbers:
+            return []
         documents = self._store.call("HMGET", keys.sweep(sweep_id, "plan"), *numbers)
         return [_decode_planned(document) for document in documents if document]
 
@@ -530,9 +670,16 @@ def sweep_not_found(sweep_id: str) -> NotFound:
     )
 
 
-def _outcome(value: bytes) -> Outcome:
-    outcome: Outcome = msgspec.convert(value.decode(), Outcome)
-    return outcome
+def _operation() -> str:
+    """Return a name for one act, by which a script knows that it is sent again."""
+    return uuid4().hex
+
+
+def _sorted_out(definition: Definition, cells: Iterable[Cell]) -> tuple[list[str], list[int]]:
+    """Return the lanes of some cells, and for each cell the place of its own among them, from 1."""
+    lanes: dict[str, int] = {}
+    places = [lanes.setdefault(Lane(definition, cell).key, len(lanes) + 1) for cell in cells]
+    return list(lanes), places
 
 
 def _change(position: bytes, fields: Sequence[bytes]) -> Change:

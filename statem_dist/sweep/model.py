@@ -170,6 +170,22 @@ class Artifacts(Struct, frozen=True, omit_defaults=True):
     total_bytes_max: int = 100 * 1024 * 1024
 
 
+class Selection(Struct, frozen=True, omit_defaults=True):
+    """Which trials of a sweep file were submitted.
+
+    ``only`` has the values that are wanted by axis; a trial must have one of them on each. ``first`` is how many trials
+    of each row of the report are wanted. Nothing set: all trials.
+    """
+
+    only: dict[str, tuple[str, ...]] = {}
+    first: int | None = None
+
+    @property
+    def everything(self) -> bool:
+        """Whether all trials are wanted."""
+        return not self.only and self.first is None
+
+
 class Definition(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A sweep as it was submitted, with everything that its workers need; paths are absolute.
 
@@ -180,7 +196,8 @@ class Definition(Struct, frozen=True, kw_only=True, omit_defaults=True):
     slots), ``concurrency_per`` those that share a value of an axis: axis to value to bound, where the value ``*``
     stands for all that are not named. ``max_steps`` bounds the steps of a trial, ``trial_timeout`` its
     seconds from its start, ``retries`` the infrastructure troubles that it survives.
-    ``disk_floor_bytes`` is the free space below which a host begins no trial.
+    ``disk_floor_bytes`` is the free space below which a host begins no trial. ``selection`` says which of the trials
+    were submitted.
     """
 
     name: str
@@ -209,6 +226,7 @@ class Definition(Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: Priority = "normal"
     artifacts: Artifacts = Artifacts()
     disk_floor_bytes: int = 512 * 1024 * 1024
+    selection: Selection = Selection()
 
     @property
     def task_axes(self) -> tuple[str, ...]:

@@ -1,57 +1,38 @@
-"""One sweep from start to report, and everything put away behind it.
+"""Attending a sweep: workers of its own for its length, watched, and everything put away behind it.
 
-What is started is put on one stack and ended in reverse order: the trials, the workers, the embedded server. Signals
-only leave a note; the main thread looks at it several times a second and then goes the same way out as at the end.
-So nothing that cleans up can be torn apart by a second Ctrl-C, and each step of it has its own limit of time.
+What is started is put on one stack and ended in reverse order: the workers, the embedded server. Signals only leave a
+note; the main thread looks at it several times a second and then goes the same way out as at the end. So nothing that
+cleans up can be torn apart by a second Ctrl-C, and each step of it has its own limit of time. The sweep itself is in
+the store: whoever attends it may go away at any time, and another one may come.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from msgspec import Struct
 
-from statem_dist.checks.process import Supervisor
-from statem_dist.deadline import Deadline
 from statem_dist.embedded import foreground, server
 from statem_dist.engine import Engine
-from statem_dist.protocol.progress import CHECKS_QUEUE
-from statem_dist.run_ids import new_run_id
+from statem_dist.errors import Conflict
 from statem_dist.settings import Settings
 from statem_dist.sweep.crew import Crew
-from statem_dist.sweep.driver import Driver, now_ms
-from statem_dist.sweep.pool import Pool
-from statem_dist.sweep.progress import Shown
-from statem_dist.sweep.report import Report
-from statem_dist.sweep.spec import Sweep
-from statem_dist.sweep.trials import Trial, plan
-
-LOOK_SECONDS = 0.2
-"""How often the progress is shown and signals are looked for."""
-
-GIVE_UP_SECONDS = 20.0
-"""How long trials that were stopped may take to come to an end; longer than any one call to the store."""
+from statem_dist.sweep.desk import SweepDesk, has_ended
+from statem_dist.sweep.model import Sweep
+from statem_dist.sweep.watching import View, Watcher, watch
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Options(Struct, frozen=True, kw_only=True):
-    """How a sweep is run.
-
-    ``workers`` is the number of worker processes to start, ``worker_command`` makes their command line from the
-    number of their slots. ``concurrency`` is how many trials are under way at once, None for
-    what the sweep file or the machine says. ``keep`` leaves the workspaces behind.
-    """
+class Staff(Struct, frozen=True):
+    """The worker processes to start for a sweep: how many, their command line, and their environment."""
 
     workers: int
-    worker_command: Callable[[int], Sequence[str]]
-    concurrency: int | None
-    keep: bool
+    command: Sequence[str]
+    env: Mapping[str, str]
 
 
 class StopNote:
@@ -60,72 +41,46 @@ class StopNote:
     wanted = False
 
 
-def run_sweep(
-    sweep: Sweep,
-    select: Callable[[list[Trial]], list[Trial]],
-    settings: Settings,
-    options: Options,
-    show: Callable[[int], Shown],
-    environ: Mapping[str, str],
-) -> Report:
-    """Run a sweep to its end, or until SIGINT, SIGTERM or SIGHUP; call it in the main thread.
+def attend(
+    sweep_id: str, desk: SweepDesk, engine: Engine, watcher: Watcher, view: View, staff: Staff, stop: StopNote
+) -> Sweep:
+    """Watch a sweep until it has ended, with workers of its own; return it as it is then.
 
-    Args:
-        sweep: what to run.
-        select: chooses trials from the plan.
-        settings: limits and places.
-        options: see ``Options``.
-        show: makes what shows the progress of so many trials.
-        environ: the environment of agents and workers.
+    If a stop is asked for, or its workers cannot be had, the sweep is paused before they go, and they hand back what
+    they have not ended.
 
     Raises:
         Unavailable: the store or the workers cannot be had.
+        NotFound: the sweep was removed.
     """
-    sweep_id = new_run_id(sweep.name)
-    folder = settings.state_dir / "sweeps" / sweep_id
-    trials = select(plan(sweep, sweep_id, folder))
-    concurrency = options.concurrency or sweep.concurrency or 2 * (os.cpu_count() or 1)
-    with stop_signals() as stop, ExitStack() as at_end:
-        if not options.keep:
-            at_end.callback(shutil.rmtree, folder, ignore_errors=True)
-        redis_url = _open_store(settings, at_end)
-        engine = Engine(settings, redis_url, environ, inline=settings.embedded)
-        at_end.callback(engine.close)
-        slots = -(-concurrency // max(options.workers, 1))
-        crew = Crew(
-            options.worker_command(slots),
-            options.workers,
-            {**environ, "STATEM_STATE_DIR": str(settings.state_dir), "STATEM_REDIS_URL": redis_url},
-            folder / "workers",
-        )
+    crew = Crew(staff.command, staff.workers, staff.env, desk.folder(sweep_id) / "workers")
+    with ExitStack() as at_end:
         at_end.callback(crew.close)
-        crew.start(engine.roster, lambda: stop.wanted)
-        agents = Supervisor(kill_grace_seconds=settings.kill_grace_seconds)
-        at_end.callback(agents.close)
-        until = Deadline()
-        pool = Pool(Driver(sweep, sweep_id, engine, agents, until, environ).drive, trials, concurrency)
-        started_at = now_ms()
-        with _driving(pool, until, agents, engine), _showing(show(len(trials))) as shown:
-            kept = f"; its workspaces: {folder}" if options.keep else ""
-            shown.say(f"Sweep {sweep_id}{kept}")
-            queue = sweep.queue or CHECKS_QUEUE
-            if not settings.embedded and not engine.roster.serves(queue):
-                shown.say(f"No worker serves the queue {queue!r} yet; checks wait for one.")
-            while not stop.wanted and not pool.wait(LOOK_SECONDS):
-                for sentence in crew.lost():
-                    shown.say(sentence)
-                shown.update(pool.board.counts())
-            shown.update(pool.board.counts())
-        return Report(
-            sweep=sweep,
-            sweep_id=sweep_id,
-            folder=folder if options.keep else None,
-            rows=pool.board.rows(sweep.listed),
-            results=pool.board.results(),
-            interrupted=stop.wanted,
-            started_at=started_at,
-            ended_at=now_ms(),
-        )
+        with _pausing(desk, sweep_id, staff):
+            crew.start(engine.roster, lambda: stop.wanted)
+            seen = watch(watcher, view, stopping=lambda: stop.wanted, meanwhile=crew.lost)
+            if stop.wanted and not has_ended(seen) and staff.workers:
+                _pause(desk, sweep_id, "interrupted")
+    # Workers that went may have handed trials back.
+    return seen if has_ended(seen) else desk.sweep(sweep_id)
+
+
+@contextmanager
+def _pausing(desk: SweepDesk, sweep_id: str, staff: Staff) -> Iterator[None]:
+    """Pause a sweep whose workers are gone because something went wrong with them."""
+    try:
+        yield
+    except BaseException:
+        if staff.workers:
+            with suppress(Exception):
+                _pause(desk, sweep_id, "its workers could not be had")
+        raise
+
+
+def _pause(desk: SweepDesk, sweep_id: str, why: str) -> None:
+    with suppress(Conflict):
+        # It may have ended, or be paused already.
+        desk.pause(sweep_id, why)
 
 
 @contextmanager
@@ -144,7 +99,7 @@ def stop_signals() -> Iterator[StopNote]:
             signal.signal(number, handler)
 
 
-def _open_store(settings: Settings, at_end: ExitStack) -> str:
+def open_store(settings: Settings, at_end: ExitStack) -> str:
     """Return the URL of the state store; an embedded server that was started for it is stopped at the end.
 
     Unless an ``up`` has come meanwhile: then it belongs to that one.
@@ -160,27 +115,3 @@ def _open_store(settings: Settings, at_end: ExitStack) -> str:
 def _stop_unless_kept(state_dir: Path) -> None:
     if not foreground.is_kept(state_dir):
         server.stop(state_dir)
-
-
-@contextmanager
-def _driving(pool: Pool, until: Deadline, agents: Supervisor, engine: Engine) -> Iterator[None]:
-    """Drive the trials of a pool; those still under way at the end of the ``with`` block are given up."""
-    pool.start()
-    try:
-        yield
-    finally:
-        pool.stop()
-        if not pool.wait(0):
-            until.expire()
-            # Agents and inline checks end; whoever waits for workers is woken.
-            agents.close()
-            engine.close()
-            pool.wait(GIVE_UP_SECONDS)
-
-
-@contextmanager
-def _showing(shown: Shown) -> Iterator[Shown]:
-    try:
-        yield shown
-    finally:
-        shown.close()

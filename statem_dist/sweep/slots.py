@@ -277,7 +277,7 @@ class _Drive:
             threading.Event().wait(pause.bound(self.until.bound(0.2)))
         if self.engine.find(self.attempt.run_id) is None:
             try:
-                workspaces.prepare(self._definition.workspace, self._planned.cell, self._workspace, self._cache)
+                workspaces.prepare(self._definition, self._planned.cell, self._workspace, self._cache)
             except (StatemError, OSError) as error:
                 text = error.message if isinstance(error, StatemError) else str(error)
                 return Verdict("workspace_failed", f"its workspace could not be made: {text}")

@@ -21,6 +21,7 @@ from types import SimpleNamespace
 import pytest
 
 from statem_dist.coordinator import Applied, Coordinator
+from statem_dist.dispatch import Owed
 from statem_dist.errors import Conflict, NotAuthorised, Unavailable
 from statem_dist.protocol.commands import (
     Cancel,
@@ -43,7 +44,7 @@ from statem_dist.protocol.evolve import replay
 from statem_dist.protocol.graph import Predicate
 from statem_dist.protocol.model import Place, PlannedCheck, Run, Transition, Worker
 from statem_dist.protocol.outcome import Outcome
-from statem_dist.protocol.progress import CHECKS_QUEUE, REVIEWS_QUEUE, Batch
+from statem_dist.protocol.progress import CHECKS_QUEUE, REVIEWS_QUEUE
 from statem_dist.settings import Settings
 from statem_dist.store.base import Change, Push
 from tests.support.builders import AGENT, EPOCH
@@ -117,11 +118,11 @@ class Messages:
         self._with_commit = with_commit
         self._rng = rng
 
-    def pushes(self, batches: Sequence[Batch]) -> tuple[Push, ...]:
+    def pushes(self, batches: Sequence[Owed]) -> tuple[Push, ...]:
         """Return what the commit carries."""
         return self._messages(batches) if self._with_commit else ()
 
-    def send(self, batches: Sequence[Batch]) -> None:
+    def send(self, batches: Sequence[Owed]) -> None:
         """Send what the commit did not carry."""
         for push in () if self._with_commit else self._messages(batches):
             if self._store.calm or self._rng.randint(0, 4):
@@ -142,8 +143,9 @@ class Messages:
         run_id, transition, check = json.loads(message)
         return run_id, transition, check
 
-    def _messages(self, batches: Sequence[Batch]) -> tuple[Push, ...]:
-        return tuple(Push(b.queue, json.dumps([b.run, b.transition, b.checks[0]]).encode()) for b in batches)
+    def _messages(self, batches: Sequence[Owed]) -> tuple[Push, ...]:
+        owed = [batch for batch in batches if isinstance(batch, Batch)]
+        return tuple(Push(b.queue, json.dumps([b.run, b.transition, b.checks[0]]).encode()) for b in owed)
 
 
 class World:

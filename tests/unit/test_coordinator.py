@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from statem_dist.coordinator import REMIND_MS_MAX, Coordinator
-from statem_dist.dispatch import NoDispatch
+from statem_dist.dispatch import NoDispatch, Owed
 from statem_dist.errors import Conflict, NotFound, StoredDataUnreadable, TransitionInFlight, Unavailable
 from statem_dist.protocol.commands import (
     CancelRun,
@@ -30,7 +30,6 @@ from statem_dist.protocol.evolve import replay
 from statem_dist.protocol.graph import Check, Manual, Node, Retry, Runbook, Steps
 from statem_dist.protocol.model import Run
 from statem_dist.protocol.outcome import Outcome
-from statem_dist.protocol.progress import Batch
 from statem_dist.reaper import PUSHED_BACK_MS, Reaper
 from statem_dist.settings import Settings
 from statem_dist.store.base import Change, Push, Snapshot
@@ -78,11 +77,15 @@ class ContestedStore(MemoryStore):
 class NamingDispatcher:
     """Pushes messages that name their batch: ``TRANSITION/CHECK``."""
 
-    def pushes(self, batches: Sequence[Batch]) -> tuple[Push, ...]:
+    def pushes(self, batches: Sequence[Owed]) -> tuple[Push, ...]:
         """Return one message per batch."""
-        return tuple(Push(batch.queue, f"{batch.transition}/{batch.checks[0]}".encode()) for batch in batches)
+        return tuple(
+            Push(batch.queue, f"{batch.transition}/{batch.checks[0]}".encode())
+            for batch in batches
+            if isinstance(batch, Batch)
+        )
 
-    def send(self, batches: Sequence[Batch]) -> None:
+    def send(self, batches: Sequence[Owed]) -> None:
         """Do nothing."""
 
 
@@ -92,13 +95,13 @@ class ForeignDispatcher(NamingDispatcher):
     def __init__(self) -> None:
         self.sent: list[str] = []
 
-    def pushes(self, batches: Sequence[Batch]) -> tuple[Push, ...]:
+    def pushes(self, batches: Sequence[Owed]) -> tuple[Push, ...]:
         """Return nothing."""
         return ()
 
-    def send(self, batches: Sequence[Batch]) -> None:
+    def send(self, batches: Sequence[Owed]) -> None:
         """Note them down."""
-        self.sent += [f"{batch.transition}/{batch.checks[0]}" for batch in batches]
+        self.sent += [f"{batch.transition}/{batch.checks[0]}" for batch in batches if isinstance(batch, Batch)]
 
 
 class Site:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
-from statem_dist.sweep.shared_limits import SharedLimits
 
 from statem_dist.checks.environment import STORE_WITHHELD, inline_environment, worker_environment
 from statem_dist.checks.process import Supervisor
@@ -35,6 +34,7 @@ from statem_dist.store.redis_store import RedisStore
 from statem_dist.sweep.hints import Hints
 from statem_dist.sweep.holding import Holding
 from statem_dist.sweep.ledger import Ledger
+from statem_dist.sweep.shared_limits import SharedLimits
 from statem_dist.sweep.slots import Means, Slots
 from statem_dist.sweep.taking import Taker
 from statem_dist.tokens import Tokens

@@ -3,11 +3,12 @@
 -- KEYS  1 sweep   2 running   3 claims   4 counts   5 slots   6 taken   7 holders   8 queued   9 feed
 --       10.. pending trials, one key per lane
 -- ARGV  1 who claims, a name for this claim alone   2 lease in ms   3 bound of the whole sweep ('' : none)
---       4 about how many changes the feed keeps
+--       4 about how many changes the feed keeps   5 binding by which bounds and lanes were found
 --       then per lane: number of counters, and for each counter its name and its bound
 -- TTL   none
 -- Returns {number, token, when it became ready (ms)}, the same for a repetition; or
---         {0, why}: 'status' (the sweep takes none now), 'full' (its bound), 'bounds' (those of its lanes), 'none'.
+--         {0, why}: 'status' (the sweep takes none now), 'full' (its bound), 'bounds' (those of its lanes, or they
+--         are others by now), 'none'.
 
 local held = redis.call('HGET', KEYS[7], ARGV[1])
 if held then
@@ -17,29 +18,35 @@ end
 if redis.call('HGET', KEYS[1], 'status') ~= 'active' then
   return {0, 'status'}
 end
+if redis.call('HGET', KEYS[1], 'binding') ~= ARGV[5] then
+  return {0, 'bounds'}
+end
 if ARGV[3] ~= '' and redis.call('ZCARD', KEYS[2]) >= tonumber(ARGV[3]) then
   return {0, 'full'}
 end
 
 local best, best_lane, best_counters, waiting = nil, 0, nil, false
-local at = 5
+local at = 6
 for lane = 1, #KEYS - 9 do
   local count = tonumber(ARGV[at])
-  local counters, free = {}, true
-  for counter = 1, count do
-    local name, bound = ARGV[at + 2 * counter - 1], tonumber(ARGV[at + 2 * counter])
-    counters[counter] = name
-    if tonumber(redis.call('HGET', KEYS[5], name) or '0') >= bound then
-      free = false
+  local first = redis.call('ZRANGE', KEYS[9 + lane], 0, 0)[1]
+  if first and (best == nil or tonumber(first) < tonumber(best)) then
+    local counters, free = {}, true
+    for counter = 1, count do
+      local name, bound = ARGV[at + 2 * counter - 1], tonumber(ARGV[at + 2 * counter])
+      counters[counter] = name
+      if tonumber(redis.call('HGET', KEYS[5], name) or '0') >= bound then
+        free = false
+        break
+      end
+    end
+    if free then
+      best, best_lane, best_counters = first, lane, counters
+    else
+      waiting = true
     end
   end
   at = at + 1 + 2 * count
-  local first = redis.call('ZRANGE', KEYS[9 + lane], 0, 0)[1]
-  if first and not free then
-    waiting = true
-  elseif first and (best == nil or tonumber(first) < tonumber(best)) then
-    best, best_lane, best_counters = first, lane, counters
-  end
 end
 if best == nil then
   return {0, waiting and 'bounds' or 'none'}

@@ -24,7 +24,7 @@ if ARGV[4] ~= '' and begun >= tonumber(ARGV[4]) then
   return {0, used, tonumber(stamp[2]) + 60000 - now}
 end
 redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])
--- A holder may begin more than once within a minute, and within a millisecond.
-redis.call('ZADD', KEYS[2], now, string.format('%.0f-%d', now, begun))
+-- A holder may begin more than once within a minute, and several of them in one moment.
+redis.call('ZADD', KEYS[2], now, clock[1] .. '.' .. clock[2] .. '-' .. begun)
 redis.call('PEXPIRE', KEYS[2], 60000)
 return {1, 0, 0}

@@ -1,26 +1,44 @@
 -- Add trials to a sweep; those that it has already stay as they are.
 --
--- KEYS  1 plan   2 counts   3 lanes   4 queued
---       5.. pending trials, one key per lane
--- ARGV  1 when they become ready in ms, 0: with the sweep   2 number of lanes
+-- KEYS  1 sweep   2 plan   3 counts   4 lanes   5 queued
+--       6.. pending trials, one key per lane
+-- ARGV  1 operation id   2 binding by which the lanes were found   3 when they become ready in ms, 0: with the sweep
+--       4 number of lanes
 --       then: lanes; then per trial: number, index of its lane (from 1), document
 -- TTL   none
--- Returns how many were new.
+-- Returns how many were new, by this operation now or before; -1 when the sweep has another binding.
 
-local lanes = tonumber(ARGV[2])
+local operations = redis.call('HGET', KEYS[1], 'ops') or ''
+local earlier = string.match(operations, ' ' .. ARGV[1] .. ':(%w+)')
+if earlier then
+  return tonumber(earlier)
+end
+if redis.call('HGET', KEYS[1], 'binding') ~= ARGV[2] then
+  return -1
+end
+
+local lanes = tonumber(ARGV[4])
 local added = 0
 for lane = 1, lanes do
-  redis.call('SADD', KEYS[3], ARGV[2 + lane])
+  redis.call('SADD', KEYS[4], ARGV[4 + lane])
 end
-for at = 3 + lanes, #ARGV, 3 do
+for at = 5 + lanes, #ARGV, 3 do
   local number, lane = ARGV[at], tonumber(ARGV[at + 1])
-  if redis.call('HSETNX', KEYS[1], number, ARGV[at + 2]) == 1 then
-    redis.call('ZADD', KEYS[4 + lane], number, number)
-    redis.call('HINCRBY', KEYS[2], 'pending', 1)
-    if ARGV[1] ~= '0' then
-      redis.call('HSET', KEYS[4], number, ARGV[1])
+  if redis.call('HSETNX', KEYS[2], number, ARGV[at + 2]) == 1 then
+    redis.call('ZADD', KEYS[5 + lane], number, number)
+    if ARGV[3] ~= '0' then
+      redis.call('HSET', KEYS[5], number, ARGV[3])
     end
     added = added + 1
   end
 end
+redis.call('HINCRBY', KEYS[3], 'pending', added)
+
+-- The last 16 operation ids are kept, so that a retry after a lost reply gets the first answer.
+operations = operations .. ' ' .. ARGV[1] .. ':' .. added
+local _, kept = string.gsub(operations, ' ', ' ')
+if kept > 16 then
+  operations = string.gsub(operations, '^ %S+', '')
+end
+redis.call('HSET', KEYS[1], 'ops', operations)
 return added
