@@ -148,9 +148,10 @@ def judged(sweep: Sweep, data: dict[str, Any], text: str, *, must_pass: bool) ->
         code, error = ExitCode.UNSUCCESSFUL, f"{missed} of {sweep.planned} trials have not passed."
     elif sweep.status in ("stopped", "cancelled") and not sweep.complete:
         because = f": {sweep.status_reason}" if sweep.status_reason else ""
-        left = sweep.planned - sweep.scored
-        code = ExitCode.ERROR
-        error = f"The sweep was {sweep.status}{because}. {left} of {sweep.planned} trials were not judged."
+        code, error = (
+            ExitCode.ERROR,
+            f"The sweep was {sweep.status}{because}. Of {sweep.planned} trials: {counted(sweep)}.",
+        )
     elif errors:
         code, error = ExitCode.ERROR, f"{errors} of {sweep.planned} trials could not be judged."
     data = {"ok": code == ExitCode.DONE, **{key: value for key, value in data.items() if key != "ok"}}

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from statem_dist.cli.answer import Answer
@@ -31,12 +32,13 @@ from statem_dist.cli.sweep_session import (
 from statem_dist.deadline import NEVER
 from statem_dist.errors import ExitCode, StatemError, Usage
 from statem_dist.settings import Settings
+from statem_dist.sweep.model import Sweep
 
 if TYPE_CHECKING:
     from statem_dist.engine import Engine
     from statem_dist.sweep.desk import Resumed, SweepDesk
     from statem_dist.sweep.ledger import Ledger
-    from statem_dist.sweep.model import Definition, Share, Sweep
+    from statem_dist.sweep.model import Definition, Share
     from statem_dist.sweep.prospect import Prospect
     from statem_dist.sweep.session import StopNote
 
@@ -156,9 +158,11 @@ def run(
         workspace = replace(loaded.definition.workspace, keep="none")
         loaded = replace(loaded, definition=replace(loaded.definition, workspace=workspace))
 
-    def begin(desk: SweepDesk) -> tuple[Sweep, bool]:
+    def begin(desk: SweepDesk) -> Begun:
         submitted = desk.submit(loaded, by=caller_name(), selection=selection, new=new, concurrency=concurrency)
-        return submitted.sweep, submitted.fresh
+        sweep = submitted.sweep
+        folders = f"; its folders: {desk.folder(sweep.id)}" if keep else ""
+        return Begun(sweep, _submitted(sweep, fresh=submitted.fresh) + folders, submitted.fresh)
 
     return _attended(settings, begin, workers, out=out, keep=keep, must_pass=exit_status)
 
@@ -196,10 +200,9 @@ def resume(
         loaded = load_sweep(file)
     if workers is not None:
 
-        def begin(desk: SweepDesk) -> tuple[Sweep, bool]:
+        def begin(desk: SweepDesk) -> Begun:
             resumed = desk.resume(desk.find(sweep), loaded, accept_changes=accept_changes)
-            print(_resumed(resumed), file=sys.stderr)
-            return resumed.sweep, False
+            return Begun(resumed.sweep, _resumed(resumed), False)
 
         settings = Settings.from_environment(os.environ, state_dir=state_dir)
         return _attended(settings, begin, workers, out=out, keep=True, must_pass=exit_status)
@@ -225,9 +228,17 @@ def resume(
 # --- with workers of its own -----------------------------------------------------------------------------------------
 
 
+class Begun(Struct, frozen=True):
+    """A sweep that is about to be worked on, what is told of that, and whether it is new."""
+
+    sweep: Sweep
+    told: str
+    fresh: bool
+
+
 def _attended(
     settings: Settings,
-    begin: Callable[[SweepDesk], tuple[Sweep, bool]],
+    begin: Callable[[SweepDesk], Begun],
     workers: int | None,
     *,
     out: Path | None,
@@ -237,7 +248,7 @@ def _attended(
     """Begin a sweep, work on it with workers of its own until it has ended or somebody stops that, and report.
 
     Args:
-        begin: submits or resumes it; returns it, and whether it is new.
+        begin: submits or resumes it.
         workers: how many processes; None means one, unless somebody serves its queue already.
     """
     from statem_dist.engine import Engine
@@ -252,14 +263,15 @@ def _attended(
         at_end.callback(engine.close)
         ledger = Ledger(engine.store)
         desk = desk_of(engine, ledger)
-        sweep, fresh = begin(desk)
+        begun = begin(desk)
+        sweep = begun.sweep
         number = _workers_for(sweep, workers, engine)
         environment = {**os.environ, "STATEM_STATE_DIR": str(settings.state_dir), "STATEM_REDIS_URL": redis_url}
         staff = Staff(number, _worker_command(sweep.definition, number), environment)
         view = view_on(sys.stderr)
         at_end.callback(view.close)
-        view.say(_submitted(sweep, fresh=fresh) + f"; its folders: {desk.folder(sweep.id)}")
-        watcher = Watcher(ledger, engine.roster, engine.clock, sweep.id, from_the_start=fresh)
+        view.say(begun.told)
+        watcher = Watcher(ledger, engine.roster, engine.clock, sweep.id, from_the_start=begun.fresh)
         try:
             seen = attend(sweep.id, desk, engine, watcher, view, staff, stop)
         except StatemError as error:
@@ -286,7 +298,6 @@ def _worker_command(definition: Definition, workers: int) -> Sequence[str]:
     at_once = definition.concurrency or 2 * (os.cpu_count() or 1)
     # The environment of whoever runs a sweep is that of its commands. Workers outlive a `run` that was killed, and end
     # by themselves when there is nothing left to do.
-    own: dict[str, Any] = {"inherit_env": True, "until_done": True}
     return worker_arguments(
         queues=f"{definition.queue},checks,llm",
         concurrency=-(-at_once // max(workers, 1)),
@@ -295,7 +306,8 @@ def _worker_command(definition: Definition, workers: int) -> Sequence[str]:
         grace=WORKER_GRACE_SECONDS,
         events=False,
         log_level="INFO",
-        **own,
+        inherit_env=True,
+        until_done=True,
     )
 
 

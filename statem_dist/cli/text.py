@@ -191,6 +191,7 @@ def _node_body(node: Node, run: Run, runbook: Runbook) -> list[str]:
     lines += _checks("Before leaving", node.before_transfer)
     lines += _dynamic(run, node)
     lines += _checks("On leaving", node.out_hook)
+    lines += [f"Outcome: {node.outcome}"] if node.outcome is not None else []
     return lines + _exits(run, runbook.exits(node.name))
 
 

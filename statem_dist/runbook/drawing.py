@@ -128,7 +128,7 @@ def node_summary(node: Node, runbook: Runbook, marks: Marks, *, end: bool) -> li
     """Return what is to be known of a node, a line each: its name, what it is in the graph, its checks."""
     lines = [one_line(node.name)]
     lines += ["initial"] if node.name == runbook.initial else []
-    lines += ["end"] if end else []
+    lines += [f"end: {node.outcome}" if node.outcome is not None else "end"] if end else []
     lines += [mark] if (mark := marks.of(node.name)) else []
     lists = {"in_hook": node.in_hook, "before_transfer": node.before_transfer, "out_hook": node.out_hook}
     lines += [

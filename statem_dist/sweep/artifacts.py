@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -38,10 +39,14 @@ _LeaveOut: TypeAlias = Callable[[str, str], None]
 def collect(workspace: Path, into: Path, wanted: Artifacts) -> list[str]:
     """Copy what is wanted of a workspace, under the paths that it has there.
 
+    Args:
+        into: the folder that is made. What is there, from an earlier time that did not come to its end, is removed.
+
     Returns:
         one line for each file that is wanted and was left out, with the reason; the same lines are in ``LIST_NAME``.
         Nothing that stands in a workspace makes this fail.
     """
+    shutil.rmtree(into, ignore_errors=True)
     if not wanted.paths:
         return []
     collecting = _Collecting(into, wanted)

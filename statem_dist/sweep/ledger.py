@@ -187,7 +187,8 @@ class Ledger:
         """
         self.require(sweep_id)
         earlier = self.fingerprint(sweep_id)
-        self._store.call("SET", keys.sweep_of(fingerprint), sweep_id)
+        if earlier != fingerprint:
+            self._store.call("SET", keys.sweep_of(fingerprint), sweep_id)
         operation = _operation()
         counters: dict[int, tuple[str, ...]] = {}
         missing = [claim.number for claim in self.claims(sweep_id)]

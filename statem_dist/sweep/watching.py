@@ -383,6 +383,7 @@ def lasted(seconds: float) -> str:
 def drawn(look: Look) -> Group:
     """Return the live view of a sweep."""
     from rich.console import Group
+    from rich.padding import Padding
     from rich.progress_bar import ProgressBar
     from rich.text import Text
 
@@ -402,7 +403,9 @@ def drawn(look: Look) -> Group:
     figures.append(f"slots {slots_of(sweep)}")
     if sweep.usage.cost_usd:
         figures.append(f"  ${sweep.usage.cost_usd:.2f}")
-    parts: list[Text | ProgressBar] = [head, ProgressBar(total=max(1, sweep.planned), completed=sweep.ended), figures]
+    # Alone, the bar would leave its line open for what follows.
+    bar = Padding(ProgressBar(total=max(1, sweep.planned), completed=sweep.ended), 0)
+    parts: list[Text | Padding] = [head, bar, figures]
     if look.slowest:
         parts.append(Text("Longest under way", style="bold"))
         rows = aligned([_running_row(trial, look.now) for trial in look.slowest]).splitlines()

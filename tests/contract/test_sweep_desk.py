@@ -15,7 +15,6 @@ from statem_dist.errors import Conflict, Invalid, NotFound
 from statem_dist.protocol.graph import Runbook
 from statem_dist.runbook import Parsed
 from statem_dist.store.codec import StoredRunbook
-from statem_dist.sweep import desk as desks
 from statem_dist.sweep import ledger as ledgers
 from statem_dist.sweep.desk import Resumed, SweepDesk, has_ended
 from statem_dist.sweep.ledger import Ledger
@@ -596,7 +595,7 @@ def test_waiting(bureau: Bureau, monkeypatch: pytest.MonkeyPatch) -> None:
     def work(_: float) -> None:
         end_next(bureau.ledger, sweep_id, "passed")
 
-    monkeypatch.setattr(desks.time, "sleep", work)
+    monkeypatch.setattr("statem_dist.sweep.desk.time.sleep", work)
     assert bureau.desk.wait(sweep_id).counts["passed"] == 2
 
 

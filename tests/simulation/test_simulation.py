@@ -44,7 +44,7 @@ from statem_dist.protocol.evolve import replay
 from statem_dist.protocol.graph import Predicate
 from statem_dist.protocol.model import Place, PlannedCheck, Run, Transition, Worker
 from statem_dist.protocol.outcome import Outcome
-from statem_dist.protocol.progress import CHECKS_QUEUE, REVIEWS_QUEUE
+from statem_dist.protocol.progress import CHECKS_QUEUE, REVIEWS_QUEUE, Batch
 from statem_dist.settings import Settings
 from statem_dist.store.base import Change, Push
 from tests.support.builders import AGENT, EPOCH

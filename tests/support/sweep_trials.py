@@ -10,7 +10,7 @@ from statem_dist.sweep.model import OUTCOME_OF, Attempt, Outcome, Reason, Usage
 
 LEASE_MS = 600_000
 
-REASON: Mapping[Outcome, Reason] = {outcome: reason for reason, outcome in reversed(OUTCOME_OF.items())}
+REASON: Mapping[Outcome, Reason] = {outcome: reason for reason, outcome in reversed(list(OUTCOME_OF.items()))}
 """The first reason that leads to each outcome."""
 
 

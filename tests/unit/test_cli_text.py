@@ -91,6 +91,14 @@ def test_exits_say_what_they_take() -> None:
     assert other.splitlines()[-1] == "  -> a  (max_attempts 3)", "attempts are those of the current entry"
 
 
+def test_an_end_says_what_it_means() -> None:
+    """A node with an outcome shows it above its exits, of which it has none."""
+    desk = Desk(loop(Node("a")))
+    ends = replace(desk.runbook, edges=())
+    lines = text.one_node(Node("b", outcome="failure"), desk.run, ends).splitlines()
+    assert lines[-2:] == ["Outcome: failure", "Next: (none; this is an end)"]
+
+
 def test_the_last_attempt_is_told_until_something_else_happens() -> None:
     """What stopped it, with its output; nothing is told after a move."""
     gate = one_by_one(replace(shell("lint"), on_failure="continue"), shell("make"))

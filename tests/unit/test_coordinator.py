@@ -30,6 +30,7 @@ from statem_dist.protocol.evolve import replay
 from statem_dist.protocol.graph import Check, Manual, Node, Retry, Runbook, Steps
 from statem_dist.protocol.model import Run
 from statem_dist.protocol.outcome import Outcome
+from statem_dist.protocol.progress import Batch
 from statem_dist.reaper import PUSHED_BACK_MS, Reaper
 from statem_dist.settings import Settings
 from statem_dist.store.base import Change, Push, Snapshot

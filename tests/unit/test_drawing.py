@@ -193,6 +193,8 @@ def test_the_picture_marks_where_a_run_stands() -> None:
     assert text.count(f'fill="{FILLS["visited"]}"') == 1
     assert "<title>plan\ninitial\nvisited\nbefore_transfer: manual</title>" in text
     assert "<title>done\nend</title>" in text
+    lost = svg(parse("nodes: {a: {next: lost}, lost: {outcome: failure}}", source="x.yaml").runbook)
+    assert "<title>lost\nend: failure</title>" in lost
 
 
 @given(GRAPHS)

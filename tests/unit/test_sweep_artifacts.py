@@ -84,6 +84,15 @@ def test_what_is_too_large_is_left_out_and_said(workspace: Path, tmp_path: Path)
     assert (tmp_path / "kept" / LIST_NAME).read_text().splitlines() == left_out
 
 
+def test_artifacts_are_collected_anew(workspace: Path, tmp_path: Path) -> None:
+    """What an interrupted collection has left does not count, and stands in nobody's way."""
+    write(workspace, "a.log", content="whole")
+    write(tmp_path, "kept/a.log", f"kept/{LIST_NAME}", "kept/old.log", content="ha")
+    assert collect(workspace, tmp_path / "kept", Artifacts(("*.log",))) == []
+    assert kept(tmp_path / "kept") == {"a.log"}
+    assert (tmp_path / "kept" / "a.log").read_text() == "whole"
+
+
 def test_links_lead_nowhere(workspace: Path, tmp_path: Path) -> None:
     """A link to a file is left out, a linked folder is not entered, inside of the workspace or outside."""
     write(tmp_path, "secret/key", "secret/a.log")
