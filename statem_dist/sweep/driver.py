@@ -69,6 +69,7 @@ class Journey:
         place: where its checks and its agent work.
         labels: of its run.
         attempt: as it stood when it was claimed.
+        fresh: whether it is new, so that it has no run yet.
         desk: the files between driver and agent.
         until: when it passes, the attempt is given up, or its time is over.
         given_up: whether it is to be given up.
@@ -83,6 +84,7 @@ class Journey:
         place: Place,
         labels: Mapping[str, str],
         attempt: Attempt,
+        fresh: bool,
         desk: Desk,
         until: Deadline,
         given_up: Callable[[], bool],
@@ -96,6 +98,7 @@ class Journey:
         self.engine = bench.engine
         self.desk = desk
         self._bench = bench
+        self._fresh = fresh
         self._labels = dict(labels)
         self._given_up = given_up
         self._note = note
@@ -145,9 +148,9 @@ class Journey:
 
     def begin(self) -> tuple[Run | Verdict, list[Settled]]:
         """Start the run, or see through what was under way; return it with what blocked it where it stands."""
-        run = self.engine.find(self.attempt.run_id)
+        run = None if self._fresh else self.engine.find(self.attempt.run_id)
         if run is None:
-            settled = self.engine.start(self._request(), self.until)
+            settled = self.engine.create(self._request(), self.until)
             self._visit_if_new(settled.run)
             return self.arrived(settled), []
         left = self.engine.see_through(run.id, self.until)

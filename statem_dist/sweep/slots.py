@@ -9,6 +9,7 @@ import random
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -44,6 +45,9 @@ from statem_dist.tokens import Tokens
 
 WORKSPACES_CACHE = "git"
 """Folder beside the sweeps for mirrors of repositories."""
+
+LOOK_SECONDS = 0.2
+"""How often it is looked whether an attempt that has not begun yet is to be given up."""
 
 TOKEN_SPARE_SECONDS = 3600.0
 """How much longer the token of a self-driven agent lives than the agent may."""
@@ -237,9 +241,11 @@ class _Drive:
     def _attempt(self, trial: Trial, folder: Path) -> tuple[Attempt, bool]:
         """Return the attempt that is to be driven, and whether it is a new one."""
         claim, last = self._taken.claim, trial.last
-        now = self._means.ledger.clock()
         if last is not None and last.outcome is None:
             return replace(last, worker=self._means.worker), False
+        troubles = troubles_after(last) if last is not None and last.retried else 0
+        # What follows an error by itself begins after a pause, which is no part of its time.
+        begins = self._means.ledger.clock() + round(1000 * pause_before(troubles, random.random()))
         number = 1 if last is None else last.attempt + 1
         suffix = "" if number == 1 else f"-a{number}"
         repetition = f"trial-{trial.planned.repetition}"
@@ -248,12 +254,12 @@ class _Drive:
             attempt=number,
             run_id=f"{claim.sweep_id}-{claim.number}{suffix}",
             queued_at=claim.ready_at,
-            started_at=now,
+            started_at=begins,
             worker=self._means.worker,
             host=self._host,
             folder=str(folder / claim.sweep_id / slug(trial.planned.cell) / repetition / f"attempt-{number}"),
             revision=self._taken.revision,
-            troubles=troubles_after(last) if last is not None and last.retried else 0,
+            troubles=troubles,
         ), True
 
     def _seconds_left(self) -> float | None:
@@ -270,12 +276,11 @@ class _Drive:
         """
         if not self._fresh and self.attempt.host != self._host and not self._workspace.exists():
             return Verdict("workspace_failed", f"its workspace is on the host {self.attempt.host}, which has lost it")
-        pause = Deadline(pause_before(self.attempt.troubles if self._fresh else 0, random.random()))
-        while not pause.passed:
+        while (ahead := self.attempt.started_at - self._means.ledger.clock()) > 0:
             if given_up():
                 raise GivenUp
-            threading.Event().wait(pause.bound(self.until.bound(0.2)))
-        if self.engine.find(self.attempt.run_id) is None:
+            time.sleep(min(ahead / 1000, LOOK_SECONDS))
+        if self._fresh or self.engine.find(self.attempt.run_id) is None:
             try:
                 workspaces.prepare(self._definition, self._planned.cell, self._workspace, self._cache)
             except (StatemError, OSError) as error:
@@ -288,6 +293,7 @@ class _Drive:
             self._place(),
             self._labels(),
             self.attempt,
+            self._fresh,
             Desk(Path(self.attempt.folder) / "agent"),
             self.until,
             given_up,

@@ -891,6 +891,16 @@ def test_no_more_begin_within_a_minute_than_a_limit_allows(desk: Desk) -> None:
     assert desk.limits.usage("x") == LimitUsage(in_flight=0, last_minute=3)
 
 
+def test_a_place_that_was_not_used_counts_for_no_minute(desk: Desk) -> None:
+    """Whoever took a place and found no trial for it gives it back as if it had never been taken."""
+    limit = Limit("brief", per_minute=1)
+    assert desk.limits.take(limit, "early", LEASE_MS) is None
+    desk.limits.release("brief", "early", unused=True)
+    assert desk.limits.take(limit, "late", LEASE_MS) is None
+    desk.limits.release("brief", "late")
+    assert desk.limits.take(limit, "later", LEASE_MS) is not None
+
+
 def test_a_limit_that_is_used_no_more_leaves_nothing(desk: Desk) -> None:
     """Its places are released, and its beginnings are forgotten after a minute."""
     assert desk.limits.take(Limit("x"), "a", LEASE_MS) is None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import csv
+import hashlib
 import json
 import math
+from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,6 +25,7 @@ from statem_dist.sweep.comparison import compare
 from statem_dist.sweep.model import STATES, Planned, Trial, Usage
 from statem_dist.sweep.outputs.documents import digest, results_json
 from statem_dist.sweep.outputs.junit import junit_xml
+from statem_dist.sweep.outputs.page import TOLD_MAX, report_html
 from statem_dist.sweep.outputs.summary import summary_markdown
 from statem_dist.sweep.outputs.tables import trials_csv, trials_jsonl
 from statem_dist.sweep.scores import scores_of
@@ -296,3 +300,119 @@ def test_the_summary_says_what_counts() -> None:
     assert [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| ")] == [
         "| model", "| ---", "| opus", "| sonnet", "| all",
     ]  # fmt: skip
+
+
+VOID = {"meta", "link", "br"}
+
+
+class Page(HTMLParser):
+    """What a page holds, read by the standard library; every element must be closed where it was opened."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.scripts: list[str] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note an element."""
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        """Check that it closes what is open."""
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        """Keep text apart from scripts."""
+        if self.open and self.open[-1] == "script":
+            self.scripts.append(data)
+        else:
+            self.text += data
+
+    def values(self, name: str) -> list[str]:
+        """Return the values of an attribute wherever it stands."""
+        return [value for attribute, value in self.attributes if attribute == name]
+
+
+def page_of(trials: list[Trial], baseline: list[Trial] | None = None) -> tuple[str, Page]:
+    """Return the page of trials as text and as it is read."""
+    sweep = sweep_of(trials)
+    comparison = None if baseline is None else compare(sweep_of(baseline), baseline, sweep, trials)
+    text = report_html(sweep, trials, scores_of(sweep, trials), comparison)
+    return text, Page(text)
+
+
+def test_the_page_needs_nothing_and_runs_nothing_else() -> None:
+    """One file: links lead within it, the one script is the one that its policy allows, hostile names are text."""
+    _, page = page_of(HOSTILE_TRIALS, HOSTILE_TRIALS)
+    assert page.tags.count("script") == len(page.scripts) == 1
+    allowed = base64.b64encode(hashlib.sha256(page.scripts[0].encode()).digest()).decode()
+    (policy,) = (value for value in page.values("content") if "default-src" in value)
+    assert f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{allowed}'" == policy
+    assert not {"img", "iframe", "object", "form", "base", "video"} & set(page.tags)
+    assert page.values("src") == []
+    assert all(link == "data:," or link.removeprefix("#") in page.values("id") for link in page.values("href"))
+    assert len(set(page.values("id"))) == len(page.values("id"))
+    assert not [name for name, _ in page.attributes if name.startswith("on") or name == "style"]
+    assert "<script>alert(1)</script> ]]> &amp; " in page.text
+    assert "\x1b" not in page.text
+    assert "\x00" not in page.text
+
+
+def test_the_page_has_a_cell_per_trial_with_sign_and_title() -> None:
+    """Colour is never alone: each state has a sign and a title; what has not passed leads to what was said of it."""
+    trials = trials_of({("opus", "x"): list(STATES), ("sonnet", "x"): ["passed"]}, AXES)
+    text, page = page_of(trials)
+    titles = [value for value in page.values("title") if value.startswith("model=")]
+    assert len(titles) == len(trials)
+    assert "model=opus, task=x, trial 7: error (check_not_evaluated), 2.0 s" in titles
+    assert [value for value in page.values("aria-label") if value.startswith("model=")] == titles
+    assert 'class="e" href="#t7"' in text
+    for glyph in "·▶✓✗∞◷!⊘":
+        assert f">{glyph}</a>" in text
+    assert "Not complete: 5 of 9 planned trials are scored." in page.text
+
+
+def test_the_page_of_a_baseline_lists_flips() -> None:
+    """What was gained and lost is named, with the size of the difference and how sure it is."""
+    before = trials_of({("m", "up"): ["failed"], ("m", "down"): ["passed"], ("m", "gone"): ["passed"]}, AXES)
+    after = trials_of({("m", "up"): ["passed"], ("m", "down"): ["failed"], ("m", "new"): ["passed"]}, AXES)
+    _, page = page_of(after, before)
+    for told in ("now (1) task=up", "before (1) task=down", "in the baseline (1) task=gone", "here (1) task=new"):
+        assert told in " ".join(page.text.split())
+    assert "+0.0 points (95 %: -100.0 points to +100.0 points) over 2 tasks" in page.text
+
+
+@pytest.mark.parametrize(("models", "tasks", "bytes_max"), [(1, 89, 1_000_000), (2, 1000, 4_000_000)])
+def test_the_page_of_many_trials_is_small(models: int, tasks: int, bytes_max: int) -> None:
+    """445 trials take less than 1 MB, 10,000 a few; what is left out is counted."""
+    trials = grid(models, tasks, 5)
+    text, page = page_of(trials)
+    assert len(text.encode()) < bytes_max
+    assert len([value for value in page.values("title") if value.startswith("model=")]) == len(trials)
+    troubled = sum(each.state != "passed" for each in trials)
+    assert ("more are in trials.csv" in page.text) == (troubled > TOLD_MAX)
+
+
+def test_the_page_of_no_trials_is_a_page() -> None:
+    """Nothing planned, nothing listed: the page says so and does not fail."""
+    plain = definition(("task",), ())
+    sweep = sweep_of([], plain)
+    assert "- strict: 0 of 0 planned" in Page(report_html(sweep, [], scores_of(sweep, []))).text
+
+
+@given(TEXT, TEXT, TEXT)
+def test_any_text_is_held_by_the_page(model: str, task: str, detail: str) -> None:
+    """Whatever the names and outputs: elements stay balanced and the script stays the only one."""
+    trials = [trial(1, {"model": model, "task": task}, 1, "failed", detail=detail)]
+    text, page = page_of(trials)
+    assert page.tags.count("script") == 1
+    text.encode()
