@@ -19,6 +19,7 @@ from statem_dist.follow import Settled
 from statem_dist.history import Move, moves
 from statem_dist.protocol.model import Run
 from statem_dist.resume import Address, resume_prompt
+from statem_dist.store.watch import Watch
 from statem_dist.sweep.agents import Verdict, filled_in
 from statem_dist.sweep.driver import Bench, Journey, blocked_facts, executions
 from statem_dist.sweep.model import Agent, Blocked
@@ -82,34 +83,40 @@ def _one_call(
     """Run the agent until it ends, and meanwhile execute what its run owes."""
     variables, timeout = journey.before_call(agent, run, prompt, told)
     answer: list[Finished] = []
+    over = threading.Event()
+    with bench.engine.watcher.watch(run.id) as watch:
 
-    def work() -> None:
-        answer.append(bench.call_agent(agent, run, journey.place, variables, prompt, timeout))
+        def work() -> None:
+            try:
+                answer.append(bench.call_agent(agent, run, journey.place, variables, prompt, timeout))
+            finally:
+                over.set()
+                watch.wake()
 
-    thread = threading.Thread(target=work, name=f"statem-agent-{run.id}", daemon=True)
-    thread.start()
-    _serve(journey, bench, run.id, thread)
-    thread.join()
+        thread = threading.Thread(target=work, name=f"statem-agent-{run.id}", daemon=True)
+        thread.start()
+        _serve(journey, bench, run.id, watch, over)
+        thread.join()
     ended = answer[0] if answer else Finished(failure="supervisor_lost", text="the call of the agent broke off")
     if ended.cancelled is not None and bench.engine.run(run.id).final:
         ended = replace(ended, cancelled=None)
     return journey.after_call(agent, run, ended, timeout)
 
 
-def _serve(journey: Journey, bench: SelfDrivenBench, run_id: str, agent: threading.Thread) -> None:
-    """Execute what the run of an agent owes for as long as the agent works; end the agent when it must not go on."""
+def _serve(journey: Journey, bench: SelfDrivenBench, run_id: str, watch: Watch, over: threading.Event) -> None:
+    """Execute what the run of an agent owes until its work is over; end the agent when it must not go on."""
     engine = bench.engine
     patience: Deadline | None = None
-    with engine.watcher.watch(run_id) as watch:
-        while agent.is_alive():
-            run = engine.run(run_id)
-            if run.in_flight is not None:
-                engine.see_through(run_id, journey.until)
-            elif run.ended:
-                patience = patience or Deadline(LAST_WORDS_SECONDS)
-            if journey.until.passed or (patience is not None and patience.passed) or _is_over(journey, run):
-                bench.end_agent(run_id)
-                agent.join(INSIST_SECONDS)
+    while not over.is_set():
+        run = engine.run(run_id)
+        if run.in_flight is not None:
+            engine.see_through(run_id, journey.until)
+        elif run.ended:
+            patience = patience or Deadline(LAST_WORDS_SECONDS)
+        if journey.until.passed or (patience is not None and patience.passed) or _is_over(journey, run):
+            bench.end_agent(run_id)
+            over.wait(INSIST_SECONDS)
+        if not over.is_set():
             watch.wait(run.version, LOOK_SECONDS)
 
 

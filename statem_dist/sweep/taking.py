@@ -112,7 +112,7 @@ class Taker:
             if isinstance(claim, Claim):
                 return Taken(claim, definition, revision, holder, limits)
             for limit in limits:
-                self._limits.release(limit.name, holder)
+                self._limits.release(limit.name, holder, unused=True)
         return None
 
     def _groups(self, sweep_id: str, definition: Definition) -> Iterator[list[Lane]]:
@@ -130,7 +130,7 @@ class Taker:
             wait = self._limits.take(limit, holder, self._lease_ms)
             if wait is not None:
                 for earlier in limits[:number]:
-                    self._limits.release(earlier.name, holder)
+                    self._limits.release(earlier.name, holder, unused=True)
                 until = f", the next one may begin in {wait.wait_ms / 1000:.0f} s" if wait.wait_ms else ""
                 self._ledger.hold(sweep.id, f"limit {limit.name}", f"{wait.used} trials are under way{until}")
                 return False

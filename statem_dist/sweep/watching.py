@@ -80,6 +80,11 @@ class Look(Struct, frozen=True, kw_only=True):
     obstacles: tuple[str, ...] = ()
     seconds_left: float | None = None
 
+    @property
+    def seconds(self) -> float:
+        """How long the sweep takes, or took."""
+        return ((self.sweep.ended_at or self.now) - self.sweep.created_at) / 1000
+
 
 class Watcher:
     """Looks at one sweep again and again.
@@ -348,7 +353,7 @@ def slots_of(sweep: Sweep) -> str:
 def one_line(look: Look) -> str:
     """Return where a sweep stands, in one line."""
     sweep = look.sweep
-    took = duration((look.now - sweep.created_at) / 1000)
+    took = duration(look.seconds)
     left = "" if look.seconds_left is None else f"; about {duration(look.seconds_left)} left"
     spent = f"; {dollars(sweep.usage.cost_usd)}" if sweep.usage.cost_usd else ""
     status = "" if sweep.status == "active" else f"{sweep.status}; "
@@ -371,7 +376,7 @@ def drawn(look: Look) -> Group:
     head = Text(overflow="ellipsis", no_wrap=True)
     head.append(sweep.id, style="bold")
     head.append(f"  {sweep.status}  {sweep.ended}/{sweep.planned} ended")
-    head.append(f"  {duration((look.now - sweep.created_at) / 1000)}")
+    head.append(f"  {duration(look.seconds)}")
     if look.seconds_left is not None:
         head.append(f", about {duration(look.seconds_left)} left")
     figures = Text(overflow="ellipsis", no_wrap=True)

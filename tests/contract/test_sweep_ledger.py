@@ -719,7 +719,8 @@ def test_who_follows_an_earlier_definition_loses_nothing(desk: Desk) -> None:
     assert settled(desk.ledger, second, None, None, by=old)
     assert desk.ledger.add("s", old, planned([5])) == 1
     assert desk.ledger.again("s", [desk.trial(1)]) == 1
-    assert {lane.key for lane in desk.ledger.lanes("s", revised)} == {'{"model":"opus"}', '{"model":"sonnet"}'}
+    lanes_there = {bytes(lane).decode() for lane in desk.bench.call("SMEMBERS", keys.sweep("s", "lanes"))}
+    assert lanes_there == {'{"model":"opus"}', '{"model":"sonnet"}'}
     assert [desk.claimed(holder).number for holder in "cd"] == [1, 2]
     assert taken(desk.ledger, "e") == Refusal("bounds")
 
@@ -748,6 +749,18 @@ def test_withdrawing_and_cancelling_find_what_a_revision_has_left(desk: Desk, mo
         desk.ledger.revise("s", definition(concurrency_per={"task": {"*": 9}}), "print-3")
     desk.ledger.steer("s", "cancelled", ["active"])
     assert desk.counts() == {"cancelled": 6}
+
+
+def test_cancelling_misses_no_lane_that_has_just_come(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lane that came between the look at the lanes and the cancellation is looked for again."""
+    desk.submitted(4, concurrency_per={"model": {"*": 9}})
+    every = desk.ledger._lanes("s")
+    seen = [every, every[:1], []]
+    with monkeypatch.context() as patched:
+        patched.setattr(desk.ledger, "_lanes", lambda _: seen.pop())
+        assert desk.ledger.steer("s", "cancelled", ["active"]) == "active"
+    assert seen == [], "it has looked until all were there"
+    assert desk.counts() == {"cancelled": 4}
 
 
 # --- removing and telling ---------------------------------------------------------------------------------------
@@ -876,6 +889,16 @@ def test_no_more_begin_within_a_minute_than_a_limit_allows(desk: Desk) -> None:
         desk.limits.release("x", "a")
     assert desk.limits.take(limit, "a", LEASE_MS) is not None
     assert desk.limits.usage("x") == LimitUsage(in_flight=0, last_minute=3)
+
+
+def test_a_place_that_was_not_used_counts_for_no_minute(desk: Desk) -> None:
+    """Whoever took a place and found no trial for it gives it back as if it had never been taken."""
+    limit = Limit("brief", per_minute=1)
+    assert desk.limits.take(limit, "early", LEASE_MS) is None
+    desk.limits.release("brief", "early", unused=True)
+    assert desk.limits.take(limit, "late", LEASE_MS) is None
+    desk.limits.release("brief", "late")
+    assert desk.limits.take(limit, "later", LEASE_MS) is not None
 
 
 def test_a_limit_that_is_used_no_more_leaves_nothing(desk: Desk) -> None:

@@ -60,7 +60,14 @@ def test_a_sweep_with_a_worker_of_its_own(site: Site) -> None:
     sweep = write(site, "touch out", matrix={"model": ["small", "large"]})
     said = site.run("sweep", "run", sweep, "--limit", "2", "--no-keep", "-c", "2")
     assert said.exit_code == 0, said.stderr
-    assert "4 passed" in said.stdout
+    table = [line.split()[:4] for line in said.stdout.splitlines()[:4]]
+    assert table == [
+        ["model", "passed", "failed", "stuck"],
+        ["small", "2/2", "0", "0"],
+        ["large", "2/2", "0", "0"],
+        ["all", "4/4", "0", "0"],
+    ]
+    assert "coverage 100.0 %" in said.stdout
     assert "\x1b" not in said.stdout + said.stderr
     assert "\r" not in said.stderr
     assert not left_behind(site)
@@ -110,6 +117,9 @@ def test_exit_codes(site: Site) -> None:
     assert refused["error"] == "1 of 1 trials have not passed."
     assert refused["details"]["ok"] is False
     told = site.run("sweep", "run", stuck)
+    assert (
+        "stuck: max_steps: on 'work' after 1 steps; 'done' was refused: before_transfer.0 check_failed" in told.stdout
+    )
     assert "∞ #1 (1): stuck, max_steps" in told.stderr
     assert f"its folders: {site.state_dir / 'sweeps'}/gate-" in told.stderr
     broken = site.run("sweep", "run", write(site, "no-such-agent", trials=2, retries=0))

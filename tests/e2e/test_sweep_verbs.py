@@ -163,6 +163,37 @@ def test_a_sweep_is_submitted_to_workers_that_are_there(site: Site) -> None:
     assert not (site.state_dir / "sweeps" / data["sweep"]).exists()
 
 
+def test_results_in_every_format(site: Site) -> None:
+    """Each is on stdout as it is in the file of an export; a comparison is of two sweeps."""
+    site.worker("-Q", "trials", "-c", "2", "--pass-env", "PATH")
+    path = write(site, 'test "$STATEM_VAR_MODEL" = large || touch out', max_steps=1)
+    before = site.json("sweep", "submit", path, "--id", "before", "--watch")
+    assert before["counts"]["passed"] == 2
+    write(site, "touch out", max_steps=1)
+    assert site.json("sweep", "submit", path, "--id", "after", "--watch")["counts"]["passed"] == 4
+    exported = site.json("sweep", "export", "after", "--out", "results", "--baseline", "before")
+    assert exported["files"] == [
+        f"results/{name}"
+        for name in ("results.json", "trials.jsonl", "trials.csv", "junit.xml", "summary.md", "report.html")
+    ]
+    for kind, name in {"jsonl": "trials.jsonl", "csv": "trials.csv", "junit": "junit.xml"}.items():
+        said = site.run("sweep", "results", "after", "--format", kind)
+        assert said.exit_code == 0
+        assert said.stdout.splitlines() == (site.folder / "results" / name).read_text().splitlines(), kind
+    assert json.loads((site.folder / "results" / "results.json").read_text())["counts"]["passed"] == 4
+    document = json.loads(site.run("sweep", "results", "after", "--format", "json").stdout)
+    assert (document["counts"]["planned"], document["comparison"]) == (4, None)
+    written = site.json("sweep", "results", "after", "--format", "json", "--out", "r.json", "--baseline", "before")
+    assert written["out"] == "r.json"
+    assert json.loads((site.folder / "r.json").read_text())["comparison"]["baseline"]["id"] == "before"
+    site.json("sweep", "report", "after", "--out", "r.html")
+    assert (site.folder / "r.html").read_text().lstrip().lower().startswith("<!doctype html>")
+    compared = site.json("sweep", "compare", "after", "before")
+    assert (compared["difference"], compared["majority"]["gained"]) == (0.5, [{"model": "large"}])
+    assert "gained: 1 (model=large)" in site.run("sweep", "compare", "after", "before").stdout
+    assert site.run("sweep", "results", "after", "--out", "no/such/file").exit_code == 8
+
+
 def test_who_only_watches_ends_the_watching_alone(site: Site) -> None:
     """Ctrl-C ends with 130 and says that the sweep goes on."""
     site.json("sweep", "submit", write(site))

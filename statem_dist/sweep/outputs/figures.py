@@ -74,4 +74,4 @@ def shown_k(*measures: Measure) -> list[int]:
 
 def at(measures: Sequence[AtK], k: int) -> AtK | None:
     """Return what is known for one k; None if no task has as many trials."""
-    return measures[k - 1] if k <= len(measures) else None
+    return measures[k - 1] if 1 <= k <= len(measures) else None
