@@ -74,10 +74,12 @@ class Service:
         self.stopping = False
         self._asks_for_tokens = False
         self._limiter: CapacityLimiter | None = None
+        self._one_at_a_time: CapacityLimiter | None = None
 
     async def open(self) -> None:
         """Begin to listen, in the running event loop."""
         self._limiter = CapacityLimiter(THREADS)
+        self._one_at_a_time = CapacityLimiter(1)
         with suppress(Unavailable):
             await self.asks_for_tokens()
         self.announcements.start()
@@ -101,6 +103,10 @@ class Service:
     async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a blocking call in a thread, and return what it returns."""
         return await to_thread.run_sync(partial(function, *args, **kwargs), limiter=self._limiter)
+
+    async def calculate(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run what may calculate for seconds, one such thing at a time, so that all else has its threads."""
+        return await to_thread.run_sync(partial(function, *args, **kwargs), limiter=self._one_at_a_time)
 
     async def asks_for_tokens(self) -> bool:
         """Return whether a token was ever made. Once it is so, it stays so: also when the store has lost them all."""

@@ -163,12 +163,11 @@ async def results(
 ) -> Response:
     """Give the results of a sweep as they are now: those of the files that `sweep run` writes."""
 
-    def make() -> str:
-        return sweeping.results(service, sweeping.reached(service, caller, sweep_id), format)
-
+    sweep = await service.call(sweeping.reached, service, caller, sweep_id)
+    made = await service.calculate(sweeping.results, service, sweep, format)
     kind, name = sweeping.RESULTS[format]
     headers = {} if format == "json" else {"Content-Disposition": f'attachment; filename="{sweep_id}-{name}"'}
-    return Response(await service.call(make), 200, headers, kind)
+    return Response(made, 200, headers, kind)
 
 
 @router.get(
@@ -181,11 +180,10 @@ async def results(
 async def report(sweep_id: bodies.SweepId, service: Serving, caller: Calling) -> Response:
     """Give the report of a sweep as it is now: one page of HTML that loads nothing, and runs no script but its own."""
 
-    def make() -> str:
-        return sweeping.report(service, sweeping.reached(service, caller, sweep_id))
-
+    sweep = await service.call(sweeping.reached, service, caller, sweep_id)
+    made = await service.calculate(sweeping.report, service, sweep)
     headers = {"Content-Security-Policy": REPORT_POLICY}
-    return Response(await service.call(make), 200, headers, "text/html; charset=utf-8")
+    return Response(made, 200, headers, "text/html; charset=utf-8")
 
 
 def _values(given: list[str] | None) -> dict[str, str]:
