@@ -64,6 +64,21 @@ def reached(service: Service, caller: Caller, sweep_id: str) -> Sweep:
     return caller.require_sweep(service.ledger.require(sweep_id))
 
 
+def require_stored(service: Service, sweep_id: str) -> None:
+    """Refuse to go on with a sweep of which not all trials were stored, and whose file is not here.
+
+    Raises:
+        Conflict: it is one.
+    """
+    sweep = service.ledger.require(sweep_id)
+    if sweep.status == "planning" and not Path(sweep.definition.file).is_file():
+        raise Conflict(
+            f"The sweep {sweep_id} is planning: not all of its trials were stored.",
+            hint="Submit it again, with the same file, folder and `id`.",
+            details={"sweep": sweep_id, "status": sweep.status},
+        )
+
+
 # --- submitting ------------------------------------------------------------------------------------------------------
 
 

@@ -18,9 +18,8 @@ from schemathesis.checks import (
     status_code_conformance,
 )
 
-from statem_api.bodies import NAME
 from statem_api.reference import document
-from statem_dist.run_ids import RUN_ID_LENGTH_MAX
+from statem_dist.run_ids import NAME_PATTERN, RUN_ID_LENGTH_MAX
 from tests.support.programs import Site
 from tests.support.service import Caller, serve
 
@@ -91,7 +90,7 @@ def test_answers_are_as_described(case: Case[Any], caller: Caller) -> None:
     if case.path_parameters and "run_id" in case.path_parameters and case.operation.label.endswith("}/goto"):
         case.path_parameters["run_id"] = "known"
     sweep_id = str((case.path_parameters or {}).get("sweep_id", ""))
-    if re.fullmatch(NAME, sweep_id) and len(sweep_id) <= RUN_ID_LENGTH_MAX and case.method != "DELETE":
+    if re.fullmatch(NAME_PATTERN, sweep_id) and len(sweep_id) <= RUN_ID_LENGTH_MAX and case.method != "DELETE":
         case.path_parameters["sweep_id"] = "known"
     response = case.call(base_url=caller.url, headers=dict(caller.http.headers), timeout=60)
     case.validate_response(response, checks=CHECKS)

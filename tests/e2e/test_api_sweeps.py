@@ -17,7 +17,7 @@ import pytest
 
 from statem_dist.engine import Engine
 from statem_dist.sweep.ledger import Claim, Ledger
-from statem_dist.sweep.model import Outcome, Usage
+from statem_dist.sweep.model import Outcome, Planned, Usage
 from tests.support.ledgers import attempt, definition, planned, settled, taken
 from tests.support.programs import Site
 from tests.support.service import Api, Caller, library, serve
@@ -153,6 +153,19 @@ def test_a_new_sweep_whose_answer_was_lost_is_found_again(api: Api, operator: Ca
     engine.store.call("DEL", *kept)
     second = operator.ask("POST", "/v1/sweeps", expect=200, json=body, headers=headers).json()
     assert second["sweep"] == first["sweep"]
+
+
+def test_what_was_stored_in_part_is_submitted_again(api: Api, operator: Caller, ledger: Ledger) -> None:
+    """A submission that was interrupted is not resumed, because its file is not there, but repeated."""
+    body = submission(api, SWEEP + "seed: 18\n", id="partly")
+    operator.post("/v1/sweeps", body, expect=201)
+    content, (whole, _) = ledger.fingerprint("partly"), ledger.definition("partly")
+    ledger.remove("partly")
+    ledger.create("partly", whole, content, "operator")
+    ledger.add("partly", whole, [Planned(1, {"model": "opus", "task": "t1"}, 1)])
+    assert "Submit it again" in operator.post("/v1/sweeps/partly/resume", expect=409)["hint"]
+    again = operator.post("/v1/sweeps", body, expect=200)
+    assert (again["status"], again["planned"]) == ("active", 8)
 
 
 def test_what_is_wrong_with_a_file_has_its_place(api: Api, operator: Caller) -> None:

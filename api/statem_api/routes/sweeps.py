@@ -221,6 +221,7 @@ async def resume(
     caller.require("operator", "resume sweeps")
 
     def act() -> tuple[Sweep, dict[str, Any]]:
+        sweeping.require_stored(service, sweep_id)
         resumed = service.desk.resume(sweep_id, accept_changes=body.accept_changes)
         return resumed.sweep, {
             "before": resumed.before,
