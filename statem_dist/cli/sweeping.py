@@ -281,7 +281,7 @@ def _attended(
         try:
             seen = attend(sweep.id, desk, engine, watcher, view, staff, stop)
         except StatemError as error:
-            error.hint = "\n".join(filter(None, [error.hint, _how_to_go_on(sweep)]))
+            error.hint = "\n".join(filter(None, [error.hint, _how_to_go_on(ledger.require(sweep.id))]))
             raise
         view.close()
         folder = desk.folder(sweep.id)
@@ -358,6 +358,8 @@ def _report(
 
 
 def _how_to_go_on(sweep: Sweep) -> str:
+    if sweep.status == "active":
+        return f"Others go on with it; to look at it: statem-dist sweep watch {sweep.id}"
     return f"To go on: statem-dist sweep resume {sweep.id} --workers 1"
 
 
