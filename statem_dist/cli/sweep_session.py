@@ -114,6 +114,7 @@ def selection_of(only: list[str] | None, limit: int | None) -> Selection:
 def told(sweep: Sweep, now: int) -> str:
     """Return where a sweep stands, in a few lines."""
     from statem_dist.cli.text import span
+    from statem_dist.sweep.outputs.figures import dollars
     from statem_dist.sweep.watching import counted, slots_of
 
     because = f": {sweep.status_reason}" if sweep.status_reason else ""
@@ -124,7 +125,7 @@ def told(sweep: Sweep, now: int) -> str:
     usage = sweep.usage
     if usage.cost_usd or usage.input_tokens or usage.output_tokens:
         tokens = f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
-        lines.append(f"  used: ${usage.cost_usd:.2f}, {tokens}")
+        lines.append(f"  used: {dollars(usage.cost_usd)}, {tokens}")
     revised = f", changed {sweep.revision - 1} times since" if sweep.revision > 1 else ""
     age = span(now - sweep.created_at)
     lines.append(f"  submitted {age} ago by {sweep.created_by} from {sweep.definition.file}{revised}")

@@ -162,7 +162,12 @@ def run(
         submitted = desk.submit(loaded, by=caller_name(), selection=selection, new=new, concurrency=concurrency)
         sweep = submitted.sweep
         folders = f"; its folders: {desk.folder(sweep.id)}" if keep else ""
-        return Begun(sweep, _submitted(sweep, fresh=submitted.fresh) + folders, submitted.fresh)
+        sentence = _submitted(sweep, fresh=submitted.fresh) + folders
+        if sweep.status == "paused":
+            # Most likely by an earlier `run` that was interrupted; whoever runs it wants it to go on.
+            sweep = desk.resume(sweep.id, loaded).sweep
+            sentence += "; it goes on"
+        return Begun(sweep, sentence, submitted.fresh)
 
     return _attended(settings, begin, workers, out=out, keep=keep, must_pass=exit_status)
 
@@ -278,10 +283,11 @@ def _attended(
             error.hint = "\n".join(filter(None, [error.hint, _how_to_go_on(sweep)]))
             raise
         view.close()
-        answer = _report(ledger, seen, stop, out=out, must_pass=must_pass, clock=engine.clock())
+        folder = desk.folder(sweep.id)
         if not keep and has_ended(seen):
-            shutil.rmtree(desk.folder(sweep.id), ignore_errors=True)
-        return answer
+            shutil.rmtree(folder, ignore_errors=True)
+        kept = folder if folder.is_dir() else None
+        return _report(ledger, seen, stop, kept, out=out, must_pass=must_pass, clock=engine.clock())
 
 
 def _workers_for(sweep: Sweep, workers: int | None, engine: Engine) -> int:
@@ -311,18 +317,41 @@ def _worker_command(definition: Definition, workers: int) -> Sequence[str]:
     )
 
 
-def _report(ledger: Ledger, sweep: Sweep, stop: StopNote, *, out: Path | None, must_pass: bool, clock: int) -> Answer:
+def _report(
+    ledger: Ledger,
+    sweep: Sweep,
+    stop: StopNote,
+    folder: Path | None,
+    *,
+    out: Path | None,
+    must_pass: bool,
+    clock: int,
+) -> Answer:
     """Return the results of a sweep as the answer of a command that has worked on it."""
+    from statem_dist.files import write_whole
     from statem_dist.sweep.desk import has_ended
-    from statem_dist.sweep.summary import sweep_summary, trial_summary
+    from statem_dist.sweep.outputs.documents import strict_json
+    from statem_dist.sweep.outputs.tables import row
+    from statem_dist.sweep.scores import scores_of
+    from statem_dist.sweep.summary import sweep_summary
     from statem_dist.sweep.watching import counted
 
-    data = {**sweep_summary(sweep), "trials": [trial_summary(each) for each in ledger.trials(sweep.id)]}
+    trials = list(ledger.trials(sweep.id))
+    interrupted = stop.wanted and not has_ended(sweep)
+    data = {
+        **sweep_summary(sweep),
+        "interrupted": interrupted,
+        "folder": None if folder is None else str(folder),
+        "scores": scores_of(sweep, trials).as_data(),
+        "trials": [row(sweep, each) for each in trials],
+    }
     text = told(sweep, clock)
     answer = judged(sweep, data, text, must_pass=must_pass)
-    if stop.wanted and not has_ended(sweep):
+    if interrupted:
         error = f"Interrupted: {counted(sweep)}, of {sweep.planned} planned. {_how_to_go_on(sweep)}"
         answer = replace(answer, exit_code=ExitCode.INTERRUPTED, error=error)
+    if out is not None:
+        write_whole(out.absolute(), strict_json(answer.data, indent=1) + "\n")
     return answer
 
 
@@ -389,7 +418,7 @@ def _plan_view(prospect: Prospect) -> dict[str, Any]:
 
 def _plan_text(prospect: Prospect) -> str:
     from statem_dist.sweep.model import values_of
-    from statem_dist.sweep.watching import lasted
+    from statem_dist.sweep.outputs.figures import dollars, duration
 
     definition = prospect.definition
     planned = len(prospect.trials)
@@ -417,9 +446,9 @@ def _plan_text(prospect: Prospect) -> str:
         lines.append("  no estimate: no trial of an earlier sweep of this name has been judged")
     else:
         assert prospect.trial_seconds is not None, "an earlier sweep has a duration"
-        each_takes = f"{lasted(prospect.trial_seconds)} a trial"
-        whole = "" if prospect.seconds is None else f", {lasted(prospect.seconds)} in all"
-        cost = "" if prospect.cost_usd is None else f", ${prospect.cost_usd:.2f}"
+        each_takes = f"{duration(prospect.trial_seconds)} a trial"
+        whole = "" if prospect.seconds is None else f", {duration(prospect.seconds)} in all"
+        cost = "" if prospect.cost_usd is None else f", {dollars(prospect.cost_usd)}"
         lines.append(f"  about {each_takes}{whole}{cost}, by {prospect.like}")
     return "\n".join(lines)
 

@@ -134,7 +134,7 @@ def trials(
 
     Example: statem-dist sweep trials tb21 --state failed --where model=opus
     """
-    from statem_dist.sweep.summary import trial_summary
+    from statem_dist.sweep.outputs.tables import row
 
     wanted = pairs(where, "--where")
     found: list[Trial] = []
@@ -155,7 +155,7 @@ def trials(
     data: dict[str, Any] = {
         "ok": True,
         "sweep": at.id,
-        "trials": [trial_summary(each) for each in found],
+        "trials": [row(at, each) for each in found],
         "next_after": last if more else None,
     }
 
@@ -182,7 +182,7 @@ def logs(
     Example: statem-dist sweep logs tb21 12
     """
     from statem_dist.cli.sweep_steering import numbers_of
-    from statem_dist.sweep.summary import attempt_summary
+    from statem_dist.sweep.outputs.tables import facts
 
     numbers = numbers_of([number])
     if len(numbers) != 1:
@@ -212,7 +212,9 @@ def logs(
         "ok": True,
         "sweep": at.id,
         "number": numbers[0],
-        **attempt_summary(found),
+        "attempt": found.attempt,
+        "outcome": found.outcome,
+        **facts(found),
         "here": here,
         "outputs": [{"file": str(path), "text": text, "lines_left_out": left} for path, text, left in outputs],
         "failed_checks": failed,
@@ -231,7 +233,7 @@ def logs(
         if not outputs:
             lines.append(_no_outputs(found.host, here=here))
         for check in failed:
-            lines.append(f"--- {check['where']}: {check['check']}: {check['summary']}")
+            lines.append(f"--- {check['where']}: {check['check']}: {check['reason']}")
             if check["output"]:
                 lines.append(check["output"].rstrip("\n"))
         return "\n".join(lines)
@@ -269,7 +271,7 @@ def _failed_checks(work: SweepSession, run_id: str) -> list[dict[str, Any]]:
                         {
                             "where": f"{move.transition.source} -> {move.transition.target}",
                             "check": view.get("name") or view["id"],
-                            "summary": view["reason"] or "did not pass",
+                            "reason": view["reason"],
                             "output": view["output"],
                         }
                     )
@@ -291,7 +293,7 @@ def _sweep_table(found: list[Sweep], now: int) -> str:
 def _trial_table(found: list[Trial], now: int) -> str:
     from statem_dist.columns import aligned
     from statem_dist.sweep.model import values_of
-    from statem_dist.sweep.watching import GLYPHS
+    from statem_dist.sweep.outputs.figures import GLYPHS
 
     rows = [("number", "values", "rep", "state", "attempt", "node", "reason", "seconds", "run", "worker")]
     for each in found:

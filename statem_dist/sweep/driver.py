@@ -54,9 +54,9 @@ class Bench(Protocol):
     engine: Engine
 
     def call_agent(
-        self, agent: Agent, run_id: str, place: Place, variables: dict[str, str], stdin: str, timeout: float
+        self, agent: Agent, run: Run, place: Place, variables: dict[str, str], stdin: str, timeout: float
     ) -> Finished:
-        """Run the agent command of a trial, and wait for its end."""
+        """Run the agent command of a trial where its run stands, and wait for its end."""
 
 
 class Journey:
@@ -69,6 +69,7 @@ class Journey:
         place: where its checks and its agent work.
         labels: of its run.
         attempt: as it stood when it was claimed.
+        fresh: whether it is new, so that it has no run yet.
         desk: the files between driver and agent.
         until: when it passes, the attempt is given up, or its time is over.
         given_up: whether it is to be given up.
@@ -83,6 +84,7 @@ class Journey:
         place: Place,
         labels: Mapping[str, str],
         attempt: Attempt,
+        fresh: bool,
         desk: Desk,
         until: Deadline,
         given_up: Callable[[], bool],
@@ -96,6 +98,7 @@ class Journey:
         self.engine = bench.engine
         self.desk = desk
         self._bench = bench
+        self._fresh = fresh
         self._labels = dict(labels)
         self._given_up = given_up
         self._note = note
@@ -145,9 +148,9 @@ class Journey:
 
     def begin(self) -> tuple[Run | Verdict, list[Settled]]:
         """Start the run, or see through what was under way; return it with what blocked it where it stands."""
-        run = self.engine.find(self.attempt.run_id)
+        run = None if self._fresh else self.engine.find(self.attempt.run_id)
         if run is None:
-            settled = self.engine.start(self._request(), self.until)
+            settled = self.engine.create(self._request(), self.until)
             self._visit_if_new(settled.run)
             return self.arrived(settled), []
         left = self.engine.see_through(run.id, self.until)
@@ -340,7 +343,7 @@ class Journey:
         if verdict := self.check_time():
             return verdict
         variables, timeout = self.before_call(agent, run, prompt, told)
-        finished = self._bench.call_agent(agent, run.id, self.place, variables, prompt, timeout)
+        finished = self._bench.call_agent(agent, run, self.place, variables, prompt, timeout)
         return self.after_call(agent, run, finished, timeout)
 
     def before_call(
@@ -353,11 +356,7 @@ class Journey:
         """
         self.attempt = replace(self.attempt, calls=self.attempt.calls + 1)
         self.note()
-        variables = self.desk.lay_out(prompt, told) | {
-            "STATEM_ATTEMPT": str(max(self._calls_here, 1)),
-            "STATEM_CURRENT": run.node,
-            "STATEM_ENTRY_ID": run.entry_id,
-        }
+        variables = self.desk.lay_out(prompt, told) | {"STATEM_ATTEMPT": str(max(self._calls_here, 1))}
         return variables, self.until.bound(agent.timeout)
 
     def after_call(self, agent: Agent, run: Run, finished: Finished, timeout: float) -> Verdict | None:

@@ -108,7 +108,7 @@ class Holding:
                 logger.warning("the trials of sweep %s cannot be renewed: %s", sweep_id, error.message)
                 return
             for held in members:
-                if held.claim.number in lost:
+                if held.claim.token in lost:
                     held.give_up("lost")
                     continue
                 held.asked_at = asked_at

@@ -478,13 +478,16 @@ class Ledger:
         )
 
     def renew(self, sweep_id: str, claims: Sequence[Claim], lease_ms: int) -> tuple[Status, set[int]]:
-        """Prolong leases of trials of one sweep; return its status, and the numbers whose claims are lost."""
+        """Prolong leases of trials of one sweep; return its status, and the tokens of the claims that are lost.
+
+        Two of the claims may be of the same trial, of which one is lost.
+        """
         arguments: list[str | int] = [lease_ms]
         for claim in claims:
             arguments += [claim.number, claim.token]
         status, *lost = self._store.run_script(_RENEW, self._keys(sweep_id, "sweep", "running", "claims"), arguments)
         # Nothing at all is left of a sweep that was removed.
-        return msgspec.convert(status.decode() or "cancelled", Status), {int(number) for number in lost}
+        return msgspec.convert(status.decode() or "cancelled", Status), {int(token) for token in lost}
 
     def settle(
         self,

@@ -28,7 +28,7 @@ Cell: TypeAlias = dict[str, str]
 """The values of one cell of the matrix by the name of their axis."""
 
 Outcome: TypeAlias = Literal["passed", "failed", "stuck", "timeout", "error", "cancelled"]
-State: TypeAlias = Literal["pending", "running"] | Outcome
+State: TypeAlias = Literal["pending", "running", Outcome]
 Status: TypeAlias = Literal["planning", "active", "paused", "stopped", "cancelled", "finished"]
 """Of a sweep. ``planning``: its trials are being stored. ``stopped``: a rule of ``stop_when`` has ended it."""
 

@@ -82,14 +82,13 @@ def _one_call(
 ) -> Verdict | None:
     """Run the agent until it ends, and meanwhile execute what its run owes."""
     variables, timeout = journey.before_call(agent, run, prompt, told)
-    variables["STATEM_RUN_ID"] = run.id
     answer: list[Finished] = []
     over = threading.Event()
     with bench.engine.watcher.watch(run.id) as watch:
 
         def work() -> None:
             try:
-                answer.append(bench.call_agent(agent, run.id, journey.place, variables, prompt, timeout))
+                answer.append(bench.call_agent(agent, run, journey.place, variables, prompt, timeout))
             finally:
                 over.set()
                 watch.wake()

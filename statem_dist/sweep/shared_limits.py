@@ -16,6 +16,7 @@ from statem_dist.sweep.model import Limit
 _LUA = Path(__file__).with_name("lua")
 _TAKE = Script("limit", _LUA)
 _RENEW = Script("limit_renew", _LUA)
+_RELEASE = Script("limit_release", _LUA)
 
 
 class Wait(Struct, frozen=True):
@@ -58,9 +59,16 @@ class SharedLimits:
         """Prolong the lease of a holder's place; False when it has none any more."""
         return bool(self._store.run_script(_RENEW, [keys.limit(name, "held")], [holder, lease_ms]))
 
-    def release(self, name: str, holder: str) -> None:
-        """Give a place back, if the holder has one."""
-        self._store.call("ZREM", keys.limit(name, "held"), holder)
+    def release(self, name: str, holder: str, *, unused: bool = False) -> None:
+        """Give a place back, if the holder has one.
+
+        Args:
+            unused: nothing was begun with it, so that it does not count for the minute either.
+        """
+        if unused:
+            self._store.run_script(_RELEASE, [keys.limit(name, "held"), keys.limit(name, "begun")], [holder])
+        else:
+            self._store.call("ZREM", keys.limit(name, "held"), holder)
 
     def usage(self, name: str) -> LimitUsage:
         """Return how much of a limit is in use."""

@@ -9,6 +9,7 @@ import random
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -27,7 +28,7 @@ from statem_dist.evidence import backing_view, backings
 from statem_dist.executor import MakeEnvironment, socket_of
 from statem_dist.history import history, moves
 from statem_dist.protocol.graph import UNCONFINED
-from statem_dist.protocol.model import Place
+from statem_dist.protocol.model import Place, Run
 from statem_dist.settings import Settings
 from statem_dist.sweep import agents, artifacts, self_driven, workspaces
 from statem_dist.sweep.agents import Desk, Verdict
@@ -44,6 +45,9 @@ from statem_dist.tokens import Tokens
 
 WORKSPACES_CACHE = "git"
 """Folder beside the sweeps for mirrors of repositories."""
+
+LOOK_SECONDS = 0.2
+"""How often it is looked whether an attempt that has not begun yet is to be given up."""
 
 TOKEN_SPARE_SECONDS = 3600.0
 """How much longer the token of a self-driven agent lives than the agent may."""
@@ -199,20 +203,20 @@ class _Drive:
     # --- the bench of its driver -----------------------------------------------------------------------------------
 
     def call_agent(
-        self, agent: Agent, run_id: str, place: Place, variables: dict[str, str], stdin: str, timeout: float
+        self, agent: Agent, run: Run, place: Place, variables: dict[str, str], stdin: str, timeout: float
     ) -> Finished:
-        """Run the agent command of the trial, and wait for its end."""
+        """Run the agent command of the trial where its run stands, and wait for its end."""
         means = self._means
         own = statem_variables(
-            run_id=run_id,
+            run_id=run.id,
             spec=place.spec,
             state_dir=place.state_dir,
-            current=variables["STATEM_CURRENT"],
+            current=run.node,
             purpose="agent",
-            entry_id=variables["STATEM_ENTRY_ID"],
+            entry_id=run.entry_id,
             agent_id=DRIVER.id,
             agent_role=DRIVER.role,
-            check_key=f"{variables['STATEM_ENTRY_ID']}.agent.{variables['STATEM_ATTEMPT']}",
+            check_key=f"{run.entry_id}.agent.{self.attempt.calls}",
         )
         handed_on = {name: os.environ[name] for name in agent.pass_env if name in os.environ}
         if agent.mode == "self_driven":
@@ -225,7 +229,7 @@ class _Drive:
             hidden=(str(means.settings.state_dir), *socket_of(means.store_url)),
             passed=(*means.passed, *place.env, *handed_on, *own, *variables),
         )
-        key = _agent_key(run_id)
+        key = _agent_key(run.id)
         return agents.call(agent, key, place.workspace, environ, stdin, timeout, rules, means.supervisor)
 
     def end_agent(self, run_id: str) -> None:
@@ -237,9 +241,11 @@ class _Drive:
     def _attempt(self, trial: Trial, folder: Path) -> tuple[Attempt, bool]:
         """Return the attempt that is to be driven, and whether it is a new one."""
         claim, last = self._taken.claim, trial.last
-        now = self._means.ledger.clock()
         if last is not None and last.outcome is None:
             return replace(last, worker=self._means.worker), False
+        troubles = troubles_after(last) if last is not None and last.retried else 0
+        # What follows an error by itself begins after a pause, which is no part of its time.
+        begins = self._means.ledger.clock() + round(1000 * pause_before(troubles, random.random()))
         number = 1 if last is None else last.attempt + 1
         suffix = "" if number == 1 else f"-a{number}"
         repetition = f"trial-{trial.planned.repetition}"
@@ -248,12 +254,12 @@ class _Drive:
             attempt=number,
             run_id=f"{claim.sweep_id}-{claim.number}{suffix}",
             queued_at=claim.ready_at,
-            started_at=now,
+            started_at=begins,
             worker=self._means.worker,
             host=self._host,
             folder=str(folder / claim.sweep_id / slug(trial.planned.cell) / repetition / f"attempt-{number}"),
             revision=self._taken.revision,
-            troubles=troubles_after(last) if last is not None and last.retried else 0,
+            troubles=troubles,
         ), True
 
     def _seconds_left(self) -> float | None:
@@ -270,12 +276,11 @@ class _Drive:
         """
         if not self._fresh and self.attempt.host != self._host and not self._workspace.exists():
             return Verdict("workspace_failed", f"its workspace is on the host {self.attempt.host}, which has lost it")
-        pause = Deadline(pause_before(self.attempt.troubles if self._fresh else 0, random.random()))
-        while not pause.passed:
+        while (ahead := self.attempt.started_at - self._means.ledger.clock()) > 0:
             if given_up():
                 raise GivenUp
-            threading.Event().wait(pause.bound(self.until.bound(0.2)))
-        if self.engine.find(self.attempt.run_id) is None:
+            time.sleep(min(ahead / 1000, LOOK_SECONDS))
+        if self._fresh or self.engine.find(self.attempt.run_id) is None:
             try:
                 workspaces.prepare(self._definition, self._planned.cell, self._workspace, self._cache)
             except (StatemError, OSError) as error:
@@ -288,6 +293,7 @@ class _Drive:
             self._place(),
             self._labels(),
             self.attempt,
+            self._fresh,
             Desk(Path(self.attempt.folder) / "agent"),
             self.until,
             given_up,

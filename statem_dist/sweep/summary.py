@@ -1,11 +1,11 @@
-"""Sweeps and trials as commands and the service show them: plain data, ready for JSON."""
+"""Where a sweep stands, as commands and the service show it: plain data, ready for JSON."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from statem_dist.history import timestamp
-from statem_dist.sweep.model import SCORED, Attempt, Sweep, Trial
+from statem_dist.sweep.model import Sweep
 
 
 def sweep_summary(sweep: Sweep) -> dict[str, Any]:
@@ -37,52 +37,4 @@ def sweep_summary(sweep: Sweep) -> dict[str, Any]:
         "revision": sweep.revision,
         "file": definition.file,
         "runbook": definition.runbook,
-    }
-
-
-def trial_summary(trial: Trial) -> dict[str, Any]:
-    """Return a trial as it stands, with what its latest attempt came to."""
-    last = trial.last
-    return {
-        "number": trial.planned.number,
-        "values": trial.planned.cell,
-        "repetition": trial.planned.repetition,
-        "state": trial.state,
-        "scored": trial.state in SCORED,
-        "attempts": len(trial.attempts),
-        "attempt": None if last is None else attempt_summary(last),
-    }
-
-
-def attempt_summary(attempt: Attempt) -> dict[str, Any]:
-    """Return one attempt at a trial."""
-    usage = attempt.usage
-    return {
-        "attempt": attempt.attempt,
-        "run_id": attempt.run_id,
-        "outcome": attempt.outcome,
-        "reason": attempt.reason,
-        "detail": attempt.detail,
-        "node": attempt.node,
-        "steps": attempt.steps,
-        "calls": attempt.calls,
-        "blocked": attempt.blocked,
-        "loops": attempt.loops,
-        "checks": attempt.checks,
-        "queued_seconds": attempt.queued_seconds,
-        "seconds": attempt.seconds if attempt.ended_at else None,
-        "started_at": timestamp(attempt.started_at),
-        "ended_at": timestamp(attempt.ended_at) if attempt.ended_at else None,
-        "worker": attempt.worker,
-        "host": attempt.host,
-        "folder": attempt.folder,
-        "revision": attempt.revision,
-        "losses": attempt.losses,
-        "usage": None
-        if usage is None
-        else {
-            "input_tokens": usage.input_tokens,
-            "output_tokens": usage.output_tokens,
-            "cost_usd": usage.cost_usd,
-        },
     }

@@ -54,14 +54,16 @@ class Taker:
 
     def take(self, queue: str) -> Taken | None:
         """Take the next trial that waits for a queue; None when none may begin now."""
-        for sweep in self._in_turn(queue):
+        in_turn = self._in_turn(queue)
+        for sweep in in_turn:
             try:
                 definition, revision = self._ledger.definition(sweep.id)
             except NotFound:
                 self._ledger.unpublish(sweep.id)
                 continue
             if self._has_room(sweep, definition) and (taken := self._take_of(sweep, definition, revision)):
-                self._ledger.serve(sweep.id)
+                if len(in_turn) > 1:
+                    self._ledger.serve(sweep.id)
                 return taken
         return None
 
@@ -110,7 +112,7 @@ class Taker:
             if isinstance(claim, Claim):
                 return Taken(claim, definition, revision, holder, limits)
             for limit in limits:
-                self._limits.release(limit.name, holder)
+                self._limits.release(limit.name, holder, unused=True)
         return None
 
     def _groups(self, sweep_id: str, definition: Definition) -> Iterator[list[Lane]]:
@@ -128,7 +130,7 @@ class Taker:
             wait = self._limits.take(limit, holder, self._lease_ms)
             if wait is not None:
                 for earlier in limits[:number]:
-                    self._limits.release(earlier.name, holder)
+                    self._limits.release(earlier.name, holder, unused=True)
                 until = f", the next one may begin in {wait.wait_ms / 1000:.0f} s" if wait.wait_ms else ""
                 self._ledger.hold(sweep.id, f"limit {limit.name}", f"{wait.used} trials are under way{until}")
                 return False

@@ -19,21 +19,10 @@ from statem_dist.errors import NotFound
 from statem_dist.sweep.desk import has_ended
 from statem_dist.sweep.ledger import Change, Ledger
 from statem_dist.sweep.model import STATES, Attempt, State, Sweep, Trial, values_of
+from statem_dist.sweep.outputs.figures import GLYPHS, dollars, duration
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
-
-GLYPHS: Mapping[State, str] = {
-    "pending": "·",
-    "running": "▶",
-    "passed": "✓",
-    "failed": "✗",
-    "stuck": "◐",
-    "timeout": "◷",
-    "error": "!",
-    "cancelled": "⊘",
-}
-"""A sign for each state, beside its colour or without one."""
 
 COLOURS: Mapping[State, str] = {
     "pending": "dim",
@@ -90,6 +79,11 @@ class Look(Struct, frozen=True, kw_only=True):
     troubles: tuple[str, ...] = ()
     obstacles: tuple[str, ...] = ()
     seconds_left: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """How long the sweep takes, or took."""
+        return ((self.sweep.ended_at or self.now) - self.sweep.created_at) / 1000
 
 
 class Watcher:
@@ -359,22 +353,11 @@ def slots_of(sweep: Sweep) -> str:
 def one_line(look: Look) -> str:
     """Return where a sweep stands, in one line."""
     sweep = look.sweep
-    took = lasted((look.now - sweep.created_at) / 1000)
-    left = "" if look.seconds_left is None else f"; about {lasted(look.seconds_left)} left"
-    spent = f"; ${sweep.usage.cost_usd:.2f}" if sweep.usage.cost_usd else ""
+    took = duration(look.seconds)
+    left = "" if look.seconds_left is None else f"; about {duration(look.seconds_left)} left"
+    spent = f"; {dollars(sweep.usage.cost_usd)}" if sweep.usage.cost_usd else ""
     status = "" if sweep.status == "active" else f"{sweep.status}; "
     return f"{took}  {status}{sweep.ended}/{sweep.planned} ended  {counted(sweep)}{left}{spent}"
-
-
-def lasted(seconds: float) -> str:
-    """Return a time as people say it: ``8 s``, ``12 min``, ``3 h 20 min``."""
-    whole = round(max(0.0, seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min"
-    hours, minutes = whole // 3600, whole % 3600 // 60
-    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
 
 
 # --- drawing -------------------------------------------------------------------------------------------------------
@@ -393,16 +376,16 @@ def drawn(look: Look) -> Group:
     head = Text(overflow="ellipsis", no_wrap=True)
     head.append(sweep.id, style="bold")
     head.append(f"  {sweep.status}  {sweep.ended}/{sweep.planned} ended")
-    head.append(f"  {lasted((look.now - sweep.created_at) / 1000)}")
+    head.append(f"  {duration(look.seconds)}")
     if look.seconds_left is not None:
-        head.append(f", about {lasted(look.seconds_left)} left")
+        head.append(f", about {duration(look.seconds_left)} left")
     figures = Text(overflow="ellipsis", no_wrap=True)
     for state in (*STATES[2:], "running", "pending"):
         if sweep.counts[state]:
             figures.append(f"{GLYPHS[state]} {sweep.counts[state]} {state}  ", style=COLOURS[state])
     figures.append(f"slots {slots_of(sweep)}")
     if sweep.usage.cost_usd:
-        figures.append(f"  ${sweep.usage.cost_usd:.2f}")
+        figures.append(f"  {dollars(sweep.usage.cost_usd)}")
     # Alone, the bar would leave its line open for what follows.
     bar = Padding(ProgressBar(total=max(1, sweep.planned), completed=sweep.ended), 0)
     parts: list[Text | Padding] = [head, bar, figures]
@@ -422,7 +405,7 @@ def drawn(look: Look) -> Group:
 def _running_row(trial: Trial, now: int) -> tuple[str, ...]:
     last = trial.last
     assert last is not None, "only trials with an attempt are shown"
-    return (name_of(trial), last.node or "begins", lasted((now - last.started_at) / 1000), last.worker)
+    return (name_of(trial), last.node or "begins", duration((now - last.started_at) / 1000), last.worker)
 
 
 def _began(trial: Trial) -> int:

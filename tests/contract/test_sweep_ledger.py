@@ -420,7 +420,7 @@ def test_the_token_of_an_earlier_claim_changes_nothing(desk: Desk) -> None:
     before = desk.sweep(), desk.trial(1), desk.bench.call("ZSCORE", keys.sweep("s", "running"), 1)
     late = attempt(old, 1, "passed", worker="a")
     assert not desk.ledger.note(old, attempt(old, worker="a"), 10 * LEASE_MS)
-    assert desk.ledger.renew("s", [old, new], LEASE_MS // 2) == ("active", {1}), "the numbers of those that are lost"
+    assert desk.ledger.renew("s", [old, new], LEASE_MS // 2) == ("active", {old.token}), "of one trial"
     assert not settled(desk.ledger, old, "passed", late, used=Usage(cost_usd=9))
     assert not settled(desk.ledger, old, "passed", late, lapsed=True)
     assert (desk.sweep(), desk.trial(1)) == before[:2]
@@ -434,7 +434,7 @@ def test_a_lease_runs_out(desk: Desk) -> None:
     desk.submitted(2)
     claim = desk.lapsed("a")
     alive = desk.claimed("b")
-    assert desk.ledger.renew("s", [claim, alive], LEASE_MS) == ("active", {1})
+    assert desk.ledger.renew("s", [claim, alive], LEASE_MS) == ("active", {claim.token})
     assert not desk.ledger.note(claim, attempt(claim), LEASE_MS)
     assert [found.number for found in desk.ledger.lapsed("s")] == [1]
     assert not settled(desk.ledger, alive, "error", attempt(alive, 1, "error"), lapsed=True)
@@ -719,7 +719,8 @@ def test_who_follows_an_earlier_definition_loses_nothing(desk: Desk) -> None:
     assert settled(desk.ledger, second, None, None, by=old)
     assert desk.ledger.add("s", old, planned([5])) == 1
     assert desk.ledger.again("s", [desk.trial(1)]) == 1
-    assert {lane.key for lane in desk.ledger.lanes("s", revised)} == {'{"model":"opus"}', '{"model":"sonnet"}'}
+    lanes_there = {bytes(lane).decode() for lane in desk.bench.call("SMEMBERS", keys.sweep("s", "lanes"))}
+    assert lanes_there == {'{"model":"opus"}', '{"model":"sonnet"}'}
     assert [desk.claimed(holder).number for holder in "cd"] == [1, 2]
     assert taken(desk.ledger, "e") == Refusal("bounds")
 
@@ -750,6 +751,18 @@ def test_withdrawing_and_cancelling_find_what_a_revision_has_left(desk: Desk, mo
     assert desk.counts() == {"cancelled": 6}
 
 
+def test_cancelling_misses_no_lane_that_has_just_come(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lane that came between the look at the lanes and the cancellation is looked for again."""
+    desk.submitted(4, concurrency_per={"model": {"*": 9}})
+    every = desk.ledger._lanes("s")
+    seen = [every, every[:1], []]
+    with monkeypatch.context() as patched:
+        patched.setattr(desk.ledger, "_lanes", lambda _: seen.pop())
+        assert desk.ledger.steer("s", "cancelled", ["active"]) == "active"
+    assert seen == [], "it has looked until all were there"
+    assert desk.counts() == {"cancelled": 4}
+
+
 # --- removing and telling ---------------------------------------------------------------------------------------
 
 
@@ -768,7 +781,7 @@ def test_nothing_is_left_of_a_sweep_that_was_removed(desk: Desk) -> None:
     assert desk.all_keys() == others
     assert not desk.ledger.note(claim, attempt(claim), LEASE_MS)
     assert not desk.ledger.settle(claim, {"model": "opus"}, definition(), attempt(claim, 1, "passed"), "passed")
-    assert desk.ledger.renew("s", [claim], LEASE_MS) == ("cancelled", {claim.number})
+    assert desk.ledger.renew("s", [claim], LEASE_MS) == ("cancelled", {claim.token})
     desk.ledger.hold("s", "host", "why")
     desk.ledger.remove("s")
     assert desk.all_keys() == others
@@ -876,6 +889,16 @@ def test_no_more_begin_within_a_minute_than_a_limit_allows(desk: Desk) -> None:
         desk.limits.release("x", "a")
     assert desk.limits.take(limit, "a", LEASE_MS) is not None
     assert desk.limits.usage("x") == LimitUsage(in_flight=0, last_minute=3)
+
+
+def test_a_place_that_was_not_used_counts_for_no_minute(desk: Desk) -> None:
+    """Whoever took a place and found no trial for it gives it back as if it had never been taken."""
+    limit = Limit("brief", per_minute=1)
+    assert desk.limits.take(limit, "early", LEASE_MS) is None
+    desk.limits.release("brief", "early", unused=True)
+    assert desk.limits.take(limit, "late", LEASE_MS) is None
+    desk.limits.release("brief", "late")
+    assert desk.limits.take(limit, "later", LEASE_MS) is not None
 
 
 def test_a_limit_that_is_used_no_more_leaves_nothing(desk: Desk) -> None:

@@ -27,6 +27,9 @@ def test_values_are_offered(site: Site) -> None:
     site.json("goto", "b", "--run-id", "asking", "--on-manual", "wait", expect=7)
     token = site.json("token", "create", "--role", "agent")
     site.json("token", "revoke", site.json("token", "create", "--role", "agent")["id"])
+    site.write("night.sweep.yaml", "runbook: asking.yaml\n")
+    for sweep_id in ("night-1", "night-2"):
+        site.json("sweep", "submit", "night.sweep.yaml", "--id", sweep_id)
     expected = {
         "goto ": ["other"],
         "goto --run-id asking ": ["b", "again"],
@@ -35,6 +38,8 @@ def test_values_are_offered(site: Site) -> None:
         "cur --run-id ": ["newer", "asking"],
         "approve ": ["asking/t2/before_transfer.0"],
         "token revoke ": [token["id"]],
+        "sweep status ": ["night-2", "night-1"],
+        "sweep compare night-1 ": ["night-2", "night-1"],
     }
     for line, values in expected.items():
         # On a busy machine nothing may be found out in time.

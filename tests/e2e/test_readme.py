@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 RUNBOOKS = (ROOT / "docs" / "runbooks.md").read_text(encoding="utf-8")
 REFERENCE = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+SWEEPS = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
 
 SHOWN_FOLDER = "/home/me/demo"
 """The folder in which the README's commands seem to be typed."""
@@ -84,7 +85,7 @@ def test_the_first_run_goes_as_shown(site: Site) -> None:
         assert normalised(printed) == normalised(shown), command
 
 
-@pytest.mark.parametrize("document", [README, REFERENCE], ids=["readme", "reference"])
+@pytest.mark.parametrize("document", [README, SWEEPS], ids=["readme", "sweeps"])
 def test_the_example_of_a_sweep_runs(site: Site, document: str) -> None:
     """The sweep file of a document works as it stands, beside a runbook and the agent that it names."""
     site.write("runbook.yaml", "nodes: {work: {prompt: Go., before_transfer: [{run: cat out}], next: done}, done: }")

@@ -88,6 +88,11 @@ class Track:
             pass
         return list(self.ledger.trials(sweep_id))
 
+    def at_work(self, sweep_id: str, name: str) -> bool:
+        """Return whether an agent of a sweep has made a file of that name."""
+        running = [trial.last for trial in self.ledger.running(sweep_id) if trial.last is not None]
+        return any((workspace_of(attempt) / name).exists() for attempt in running)
+
     def drive(self, agent: str | None, runbook: str = LOOP, **sweep: object) -> Attempt:
         """Drive the only trial of a sweep, whose troubles are not borne; return its only attempt."""
         (trial,) = self.drive_all(self.submit(agent, runbook, **{"retries": 0, **sweep}))
@@ -343,7 +348,7 @@ def test_another_worker_goes_on_where_a_trial_stood(track: Track) -> None:
     lost = track.another()
     with ThreadPoolExecutor(1) as pool:
         driven = pool.submit(lost.slots.drive_next, queue)
-        eventually(lambda: [t for t in track.ledger.running(sweep_id) if t.last and t.last.calls], "the agent works")
+        eventually(lambda: track.at_work(sweep_id, "calls"), "the agent works")
         (claim,) = track.ledger.claims(sweep_id)
         (trial,) = track.ledger.running(sweep_id)
         # What a keeper does when a lease has run out, done while its holder still believes in it.
@@ -364,7 +369,7 @@ def test_a_worker_that_stops_hands_its_trials_back(track: Track) -> None:
     stopping = track.another()
     with ThreadPoolExecutor(1) as pool:
         driven = pool.submit(stopping.slots.drive_next, queue)
-        eventually(lambda: [t for t in track.ledger.running(sweep_id) if t.last and t.last.calls], "the agent works")
+        eventually(lambda: track.at_work(sweep_id, "out.txt"), "the agent works")
         stopping.stop(0.0)
         assert driven.result()
     (trial,) = track.ledger.trials(sweep_id)
@@ -377,11 +382,11 @@ def test_a_worker_that_stops_hands_its_trials_back(track: Track) -> None:
 
 def test_a_cancelled_sweep_ends_its_agents(track: Track) -> None:
     """Within seconds, and their runs are cancelled; what waits is cancelled at once."""
-    sweep_id = track.submit("exec sleep 600", trials=2)
+    sweep_id = track.submit("touch begun; exec sleep 600", trials=2)
     queue = track.ledger.require(sweep_id).definition.queue
     with ThreadPoolExecutor(1) as pool:
         driven = pool.submit(track.runtime.slots.drive_next, queue)
-        eventually(lambda: [t for t in track.ledger.running(sweep_id) if t.last and t.last.calls], "the agent works")
+        eventually(lambda: track.at_work(sweep_id, "begun"), "the agent works")
         track.ledger.steer(sweep_id, "cancelled", ("active",))
         assert driven.result()
     first, second = track.ledger.trials(sweep_id)

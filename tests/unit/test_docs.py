@@ -30,7 +30,7 @@ from statem_dist.settings import Settings
 from statem_dist.statem_folders import HISTORY_BYTES_MAX
 from statem_dist.stophook import REMINDERS_MAX, STOP_STATES
 from statem_dist.sweep import form, model
-from statem_dist.sweep.model import SCORED, STATES
+from statem_dist.sweep.model import OUTCOME_OF, SCORED, STATES
 from statem_dist.sweep.spec import load_sweep
 from statem_dist.tokens import KEPT_MS, LIFE_SECONDS_MAX
 
@@ -198,9 +198,19 @@ def test_keywords_below_those_of_a_sweep_file_are_described(section: str, part: 
 
 def test_states_of_trials_are_described_with_their_score() -> None:
     """The table of states has each of them, and says which count."""
-    table = SWEEPS.rpartition("| state |")[2]
+    table = SWEEPS.partition("| state | a trial that |")[2].partition("`planned`")[0]
     documented = {row[0].strip("`"): row[2] == "yes" for row in rows(table) if len(row) == 3}
     assert documented == {str(state): state in SCORED for state in STATES}
+
+
+def test_reasons_are_described_with_the_state_that_they_lead_to() -> None:
+    """The list of reasons is closed: the table has each of them, in the order of the code, and no other."""
+    table = SWEEPS.partition("| reason |")[2].partition("###")[0]
+    documented: dict[str, str] = {}
+    for row in rows(table):
+        reasons, states = ([word.strip("`") for word in cell.split(", ")] for cell in row[:2])
+        documented |= dict(zip(reasons, states * len(reasons) if len(states) == 1 else states, strict=True))
+    assert list(documented.items()) == list(OUTCOME_OF.items())
 
 
 def test_every_keyword_of_a_runbook_is_described() -> None:

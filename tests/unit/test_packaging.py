@@ -54,7 +54,7 @@ def source_files(*folders: str) -> set[str]:
         path.relative_to(ROOT).as_posix()
         for folder in folders
         for path in (ROOT / folder).rglob("*")
-        if path.suffix in {".py", ".lua", ".yaml"}
+        if path.suffix in {".py", ".lua", ".yaml", ".j2", ".css", ".js"}
     }
 
 
@@ -72,7 +72,7 @@ def declared_requirements() -> list[Requirement]:
 
 
 def test_wheel_has_every_source_file_of_the_packages(distributions: Distributions) -> None:
-    """Python and Lua files of the library and the workers are in the wheel, under the names they are imported by."""
+    """Python and Lua files, and the parts of pages, are in the wheel, under the names they are imported or read by."""
     library = source_files("statem_dist")
     workers = {path.removeprefix("workers/") for path in source_files("workers")}
     assert library | workers <= distributions.wheel_files

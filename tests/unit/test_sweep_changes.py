@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from statem_dist.sweep.changes import differences, fingerprint
-from statem_dist.sweep.model import Agent, Artifacts, Definition, Limit, Share, StopWhen, Workspace
+from statem_dist.sweep.model import Agent, Artifacts, Definition, Limit, Selection, Share, StopWhen, Workspace
 from statem_dist.sweep.spec import Loaded, load_sweep
 
 RUNBOOK = "nodes: {work: {prompt: Do it., next: [good, bad]}, good: , bad: {outcome: failure}}\n"
@@ -141,6 +141,8 @@ UNDECIDING: dict[str, Any] = {
     "priority": "low",
     "artifacts": Artifacts(("*",)),
     "disk_floor_bytes": 0,
+    # What is selected is told by whoever selects.
+    "selection": Selection(first=1),
 }
 DECIDING: dict[str, Any] = {
     "runbook": "h2",

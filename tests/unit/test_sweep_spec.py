@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import gzip
+import json
 import time
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from statem_dist.errors import RunbookInvalid
-from statem_dist.sweep import spec
+from statem_dist.sweep import form, spec
 from statem_dist.sweep.model import Agent, Artifacts, Definition, Limit, Share, StopWhen, Workspace
 from statem_dist.sweep.plan import planned
 from statem_dist.sweep.spec import Loaded, load_sweep
@@ -483,6 +488,49 @@ def test_all_mistakes_are_named_at_once(tmp_path: Path) -> None:
         "env.STATEM_TRIAL",
         "env.STATEM_SWEEP_DIR",
     ]
+
+
+inner_words = (
+    "from",
+    "field",
+    "run",
+    "mode",
+    "pass_env",
+    "per",
+    "total",
+    "when",
+    "in_flight",
+    "git",
+    "ref",
+    "paths",
+    "x",
+)
+words = st.sampled_from([*form.SweepFile.model_fields, *inner_words])
+texts = st.one_of(
+    st.sampled_from(["", "*", "a", "5%", "10m", "{a}", "empty", "loop.yaml", "high", "1", "v.txt"]),
+    st.text("ab:*[]{}%-\n\x00é", max_size=4),
+)
+scalars = st.one_of(st.none(), st.booleans(), st.integers(-2, 2**70), st.floats(allow_nan=False), texts)
+anything = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words | texts, inner, max_size=3), max_leaves=8
+)
+files = st.dictionaries(st.sampled_from(list(form.SweepFile.model_fields)), anything, max_size=4)
+
+
+@given(content=files)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_is_written_is_read_or_refused(tmp_path: Path, content: dict[str, Any]) -> None:
+    """No combination of keywords and values is anything but a sweep or a list of problems."""
+    try:
+        loaded = load(tmp_path, json.dumps({"runbook": "loop.yaml", **content}, indent=1), v__txt="a\nb\n")
+    except RunbookInvalid as error:
+        problems = error.details["problems"]
+    else:
+        problems = None
+        assert all(set(cell) <= set(loaded.definition.axes) for cell in loaded.cells)
+        assert msgspec.json.decode(msgspec.json.encode(loaded.definition), type=Definition) == loaded.definition
+    assert problems is None or all(problem["message"] for problem in problems)
+    assert problems != []
 
 
 def test_a_matrix_that_explodes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

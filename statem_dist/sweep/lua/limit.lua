@@ -25,6 +25,6 @@ if ARGV[4] ~= '' and begun >= tonumber(ARGV[4]) then
 end
 redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])
 -- A holder may begin more than once within a minute, and several of them in one moment.
-redis.call('ZADD', KEYS[2], now, clock[1] .. '.' .. clock[2] .. '-' .. begun)
+redis.call('ZADD', KEYS[2], now, clock[1] .. '.' .. clock[2] .. '-' .. begun .. ' ' .. ARGV[1])
 redis.call('PEXPIRE', KEYS[2], 60000)
 return {1, 0, 0}

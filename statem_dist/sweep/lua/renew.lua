@@ -3,7 +3,7 @@
 -- KEYS  1 sweep   2 running   3 claims
 -- ARGV  1 lease in ms, then per trial: number, token
 -- TTL   none
--- Returns {status of the sweep, numbers whose claim is lost...}.
+-- Returns {status of the sweep, tokens of the claims that are lost...}.
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -14,7 +14,7 @@ for at = 2, #ARGV, 2 do
   if redis.call('HGET', KEYS[3], number) == ARGV[at + 1] and expiry > now then
     redis.call('ZADD', KEYS[2], now + ARGV[1], number)
   else
-    answer[#answer + 1] = number
+    answer[#answer + 1] = ARGV[at + 1]
   end
 end
 return answer

@@ -1,6 +1,6 @@
 -- End trials that wait and that their sweep plans no longer.
 --
--- KEYS  1 sweep   2 running   3 counts   4 outcomes   5 feed   6 withdrawn   7.. pending trials, one per lane
+-- KEYS  1 sweep   2 running   3 counts   4 outcomes   5 feed   6 withdrawn   7.. pending trials, one key per lane
 -- ARGV  1 operation id   2 binding by which the lanes were found   3 about how many changes the feed keeps
 --       then per trial: number, index of its lane (from 1)
 -- TTL   none
@@ -29,10 +29,10 @@ end
 local left = redis.call('HINCRBY', KEYS[3], 'pending', -ended)
 redis.call('HINCRBY', KEYS[3], 'cancelled', ended)
 
--- Nobody else would notice that nothing is left to be done.
+-- Nobody else would notice that nothing is left to be done. Of one that is paused that is for whoever lets it go on.
 local status = redis.call('HGET', KEYS[1], 'status')
 if ended > 0 and left == 0 and redis.call('ZCARD', KEYS[2]) == 0 and
-    (status == 'active' or status == 'paused' or status == 'stopped') then
+    (status == 'active' or status == 'stopped') then
   local clock = redis.call('TIME')
   local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
   redis.call('HSET', KEYS[1], 'status', 'finished', 'reason', '', 'ended_at', now)
