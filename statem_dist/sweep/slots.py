@@ -132,7 +132,11 @@ class Slots:
         def end(why: Why) -> None:
             drive.end(why)
 
-        held = Held(claim, drive.until, end, lambda: self._taker.renew(taken))
+        def renew() -> None:
+            self._taker.renew(taken)
+            drive.end_if_terminated()
+
+        held = Held(claim, drive.until, end, renew)
         with self._holding.hold(held):
             if not self._means.ledger.note(claim, drive.attempt, self._holding.lease_ms):
                 return
@@ -198,6 +202,12 @@ class _Drive:
         if why == "cancelled":
             self._end_run("the sweep was cancelled")
         self._means.supervisor.cancel(_agent_key(self.attempt.run_id), SHUTDOWN)
+
+    def end_if_terminated(self) -> None:
+        """End the agent if somebody has terminated the run under it."""
+        run = self.engine.find(self.attempt.run_id)
+        if run is not None and run.ending is not None and run.ending.terminated:
+            self.end_agent(run.id)
 
     # --- the bench of its driver -----------------------------------------------------------------------------------
 
