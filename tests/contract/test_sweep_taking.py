@@ -213,19 +213,20 @@ def test_a_lost_worker_uses_the_budget(floor: Floor, lose: Callable[[Floor], Cla
     """The attempt goes on with another worker until the budget is used up; then its trial ends as an error."""
     worker = DEAD.format(host=socket.gethostname())
     floor.submit("a", 1, retries=1)
+    known = None
     for losses, state in ((1, "pending"), (2, "error")):
         claim = lose(floor)
-        (trial,) = floor.ledger.trials("a")
-        known = trial.last or attempt(claim, worker=worker)
+        known = known or attempt(claim, worker=worker)
         floor.bench.call("HSET", keys.sweep("a", "tries"), claim.number, 1)
         floor.bench.call("HSET", keys.sweep("a", "attempts"), f"{claim.number}.1", msgspec.json.encode(known))
         while floor.ledger.require("a").counts["running"]:
             floor.keeper.look()
         (trial,) = floor.ledger.trials("a")
-        assert trial.last is not None
-        assert (trial.state, trial.last.losses) == (state, losses)
-    assert (trial.last.outcome, trial.last.reason) == ("error", "worker_lost")
-    assert worker in trial.last.detail
+        (known,) = trial.attempts
+        assert (trial.state, known.losses) == (state, losses)
+    (ended,) = next(iter(floor.ledger.trials("a"))).attempts
+    assert (ended.outcome, ended.reason) == ("error", "worker_lost")
+    assert worker in ended.detail
     assert floor.ledger.require("a").status == "finished"
 
 
