@@ -164,9 +164,9 @@ class Journey:
         return self.arrived(left), []
 
     def ended(self, run: Run) -> Verdict | None:
-        """Return the verdict on a run that has reached an end, or None while it has not."""
+        """Return the verdict on a run that has reached an end, or was cancelled and is at rest; else None."""
         if not run.final:
-            return None
+            return cancelled(run) if run.ended else None
         reason: Reason = "success_end" if run.node in self.definition.success else "failure_end"
         return Verdict(reason, f"ended on '{run.node}'")
 
@@ -256,9 +256,8 @@ class Journey:
                     return verdict
                 return Verdict("internal_error", f"{way} came to no end")
             case "cancelled":
-                ending = self.engine.run(settled.run.id).ending
-                why = f"the run was cancelled: {ending.reason}" if ending else f"{way} was cancelled"
-                return Verdict("run_cancelled", why)
+                by_run = cancelled(self.engine.run(settled.run.id))
+                return by_run or Verdict("run_cancelled", f"{way} was cancelled")
             case outcome:
                 why = transition.reason or first_failure(settled)
                 unknown = any(r.outcome.reason == "hook_outcome_unknown" for r in transition.results.values())
@@ -371,8 +370,19 @@ class Journey:
             if verdict := self.check_time():
                 return verdict
             if finished.cancelled is not None:
+                # Somebody has terminated the run under it, unless it is given up.
+                if verdict := cancelled(self.engine.run(run.id)):
+                    return verdict
                 raise GivenUp
         return agents.judge(finished, run.node, timeout)
+
+
+def cancelled(run: Run) -> Verdict | None:
+    """Return the verdict on a run that was cancelled, or None."""
+    if run.ending is None:
+        return None
+    because = f": {run.ending.reason}" if run.ending.reason else ""
+    return Verdict("run_cancelled", f"the run was cancelled{because}")
 
 
 def blocked_facts(run: Run, refusals: list[Settled]) -> dict[str, Any]:

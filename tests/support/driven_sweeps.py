@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -134,23 +133,17 @@ def sweeps_of_a_site(**settings: str) -> Iterator[Sweeps]:
         site.close()
 
 
-def overlap_max(stamps: Sequence[tuple[float, float]]) -> int:
-    """Return how many of some spans of time, given as begin and end, were under way at once at the most."""
-    moments = sorted([(begin, 1) for begin, _ in stamps] + [(end, -1) for _, end in stamps])
+def at_once(lines: Iterable[str], word: str = "") -> int:
+    """Return how many agents were at work at once at the most, by the lines that they have appended to a file.
+
+    Args:
+        lines: ``begin WORD`` and ``end WORD``, in the order in which they were written.
+        word: only those with this word; empty for all.
+    """
     under_way = most = 0
-    for _, change in moments:
-        under_way += change
-        most = max(most, under_way)
+    for line in lines:
+        what, _, found = line.partition(" ")
+        if not word or found == word:
+            under_way += 1 if what == "begin" else -1
+            most = max(most, under_way)
     return most
-
-
-def alive_in(folder: Path) -> list[int]:
-    """Return the processes whose working directory is within a folder."""
-    found = []
-    for name in os.listdir("/proc"):
-        try:
-            if name.isdigit() and Path(os.readlink(f"/proc/{name}/cwd")).is_relative_to(folder):
-                found.append(int(name))
-        except OSError:
-            continue
-    return found
