@@ -130,7 +130,7 @@ def test_a_sweep_is_over_when_nothing_runs(ledger: Ledger) -> None:
 
 def test_every_change_is_announced(ledger: Ledger, store: RedisStore) -> None:
     """By the id of the sweep, also its removal."""
-    with closing(store.client.subscribe([keys.SWEEPS_MOVED])) as subscription:
+    with closing(store.client.subscribe([keys.SWEEPS_MOVED, keys.moved(0)])) as subscription:
 
         def heard(message: bytes = b"s") -> bool:
             # What waits for the network may come back with nothing before its time is up.
