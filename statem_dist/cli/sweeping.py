@@ -166,7 +166,7 @@ def run(
         sentence = _submitted(sweep, fresh=submitted.fresh) + folders
         if sweep.status == "paused":
             # Most likely by an earlier `run` that was interrupted; whoever runs it wants it to go on.
-            sweep = desk.resume(sweep.id, loaded).sweep
+            sweep = desk.resume(sweep.id, loaded, concurrency=concurrency).sweep
             sentence += "; it goes on"
         return Begun(sweep, sentence, submitted.fresh)
 
@@ -176,6 +176,7 @@ def run(
 def resume(
     sweep: SweepArgument,
     workers: WorkersOption = None,
+    concurrency: ConcurrencyOption = None,
     accept_changes: AcceptOption = False,
     file: Annotated[
         Path | None, Option("--file", metavar="FILE", help="The sweep file, if it is elsewhere by now.")
@@ -207,13 +208,15 @@ def resume(
     if workers is not None:
 
         def begin(desk: SweepDesk) -> Begun:
-            resumed = desk.resume(desk.find(sweep), loaded, accept_changes=accept_changes)
+            resumed = desk.resume(desk.find(sweep), loaded, accept_changes=accept_changes, concurrency=concurrency)
             return Begun(resumed.sweep, _resumed(resumed), False)
 
         settings = Settings.from_environment(os.environ, state_dir=state_dir)
         return _attended(settings, begin, workers, out=out, keep=True, must_pass=exit_status)
     with sweep_session("sweep resume", state_dir, wanted=sweep) as work:
-        resumed = work.desk.resume(work.desk.find(sweep), loaded, accept_changes=accept_changes)
+        resumed = work.desk.resume(
+            work.desk.find(sweep), loaded, accept_changes=accept_changes, concurrency=concurrency
+        )
         now = resumed.sweep
         facts = {
             "before": resumed.before,
