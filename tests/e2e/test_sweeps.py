@@ -18,8 +18,8 @@ from statem_dist.protocol.model import Actor
 from statem_dist.sweep.model import Outcome, Reason
 from statem_dist.sweep.plan import seed_of
 from statem_dist.sweep.scores import scores_of
-from tests.support.driven_sweeps import Sweeps, at_once, only_attempt, results, sweeps_of_a_site
-from tests.support.programs import Program, alive, eventually
+from tests.support.driven_sweeps import UNHURRIED, Sweeps, at_once, only_attempt, results, sweeps_of_a_site
+from tests.support.programs import Program, Site, alive, eventually
 from tests.support.service import serve
 
 pytestmark = pytest.mark.e2e
@@ -505,6 +505,12 @@ def copy_of_shipped(sweeps: Sweeps) -> Path:
     return folder
 
 
+def expected_of_terminal_bench() -> dict[str, dict[str, str]]:
+    """Return the table of expected results by task."""
+    with (ROOT / "tests" / "golden" / "sweeps" / "terminal-bench.csv").open(newline="") as file:
+        return {row["task"]: row for row in csv.DictReader(file)}
+
+
 PIPELINE = {
     "v1.0": ("passed", "passed", "passed"),
     "v1.1": ("passed", "passed", "lint-failed"),
@@ -541,6 +547,42 @@ def test_the_pipeline_ends_as_its_history_says(sweeps: Sweeps) -> None:
     assert {commit: tuple(ends[flags] for flags in ("", "-O", "-W error")) for commit, ends in grid.items()} == PIPELINE
 
 
+def test_terminal_bench_as_a_user_has_it(site: Site) -> None:
+    """One command runs some tasks with a worker of its own, and its scores are those that the rule says."""
+    tasks = ("bn-fit-modify", "chess-best-move")
+    only = [word for task in tasks for word in ("--only", f"task={task}")]
+    data = site.json("sweep", "run", str(SHIPPED / "terminal-bench.sweep.yaml"), "-c", "4", *only, **UNHURRIED)
+    rows = expected_of_terminal_bench()
+    reasons = {(trial["values"]["task"], trial["repetition"]): trial["reason"] for trial in data["trials"]}
+    assert reasons == {(task, n): rows[task][f"trial {n}"] for task in tasks for n in range(1, 6)}
+    for score in data["scores"]["tasks"]:
+        row = rows[score["values"]["task"]]
+        measured = [(at["pass_at"], at["pass_hat"]) for at in score["strict"]["at_k"]]
+        told = [(float(row[f"pass@{k}"]), float(row[f"pass^{k}"])) for k in range(1, 6)]
+        assert measured == [pytest.approx(pair) for pair in told]
+
+
+def test_from_a_mistake_to_the_result_by_commands_alone(sweeps: Sweeps) -> None:
+    """What could not be judged is mended and tried again, more trials are added, and what had passed is left alone."""
+    site = sweeps.site
+    agent = '[ "$STATEM_VAR_MODEL" = large ] || exec "$STATEM_SWEEP_DIR/helper.sh"; touch out'
+    path = sweeps.write("mended", agent, matrix={"model": ["small", "large"]}, trials=2, retries=0)
+    sweep_id = site.json("sweep", "submit", str(path))["sweep"]
+    waited = site.json("sweep", "status", sweep_id, "--wait", "60", expect=1)
+    assert waited["details"]["counts"]["error"] == waited["details"]["counts"]["passed"] == 2
+    helper = site.folder / "helper.sh"
+    helper.write_text("#!/bin/sh\ntouch out\n")
+    helper.chmod(0o755)
+    assert site.json("sweep", "retry", sweep_id, "--errored")["retried"] == 2
+    assert site.json("sweep", "status", sweep_id, "--wait", "60")["counts"]["passed"] == 4
+    assert site.json("sweep", "extend", sweep_id, "--trials", "3")["added"] == 2
+    assert site.json("sweep", "status", sweep_id, "--wait", "60")["counts"]["passed"] == 6
+    trials = site.json("sweep", "trials", sweep_id)["trials"]
+    assert {trial["number"]: trial["attempts"] for trial in trials} == {1: 2, 2: 1, 3: 2, 4: 1, 5: 1, 6: 1}
+    table = list(csv.DictReader(site.run("sweep", "results", sweep_id, "--format", "csv").stdout.splitlines()))
+    assert [row["state"] for row in table] == ["passed"] * 6
+
+
 @pytest.mark.chaos
 @pytest.mark.slow
 @pytest.mark.timeout(600)
@@ -560,8 +602,7 @@ def test_terminal_bench_with_a_worker_that_is_killed(apart: Sweeps) -> None:
             lambda: apart.told(sweep_id)[0],
         )
     sweep, trials = apart.ended(sweep_id), apart.trials(sweep_id)
-    with (ROOT / "tests" / "golden" / "sweeps" / "terminal-bench.csv").open(newline="") as file:
-        expected = {row["task"]: row for row in csv.DictReader(file)}
+    expected = expected_of_terminal_bench()
     assert {(trial.planned.cell["task"], trial.planned.repetition): results([trial])[0][1] for trial in trials} == {
         (task, repetition): row[f"trial {repetition}"] for task, row in expected.items() for repetition in range(1, 6)
     }
@@ -576,7 +617,8 @@ def test_terminal_bench_with_a_worker_that_is_killed(apart: Sweeps) -> None:
         for repetition in range(1, 6)
         if row[f"repairs {repetition}"]
     }
-    assert sum(attempt.losses for trial in trials for attempt in trial.attempts) == 4
+    # A slot may have been between two trials.
+    assert 1 <= sum(attempt.losses for trial in trials for attempt in trial.attempts) <= 4
     assert sweep.complete
     measured = scores_of(sweep, trials).overall.strict.at_k
     for k, at in enumerate(measured, start=1):
