@@ -21,13 +21,15 @@ class Answer(Struct, frozen=True):
     """The result of a command.
 
     ``data`` is what ``--json`` prints. ``text`` makes what is printed without it; it is called only then. For an
-    answer that is no success, ``error`` says so in a sentence, and ``data`` becomes its ``details``.
+    answer that is no success, ``error`` says so in a sentence, and ``data`` becomes its ``details``. ``drawn`` says
+    that the text is drawn for this terminal, with codes of our own, and that nobody else's are in it.
     """
 
     data: dict[str, Any]
     text: Callable[[], str]
     exit_code: ExitCode = ExitCode.DONE
     error: str = ""
+    drawn: bool = False
 
 
 def print_answer(answer: Answer, *, as_json: bool) -> None:
@@ -36,7 +38,7 @@ def print_answer(answer: Answer, *, as_json: bool) -> None:
         print_json({"ok": False, "error": answer.error, "details": answer.data} if answer.error else answer.data)
         return
     if text := answer.text():
-        print(printable(text))
+        print(text if answer.drawn else printable(text))
     if answer.error:
         sys.stdout.flush()
         print(printable(answer.error), file=sys.stderr)

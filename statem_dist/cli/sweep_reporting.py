@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from statem_dist.cli.answer import Answer, printable
 from statem_dist.cli.declare import Argument, Option
 from statem_dist.cli.session import JsonOption, StateDirOption
-from statem_dist.cli.sweep_session import SweepArgument, SweepSession, sweep_session
+from statem_dist.cli.sweep_session import SweepArgument, SweepSession, results_text, sweep_session
 from statem_dist.errors import Unavailable
 from statem_dist.sweep.model import Sweep, Trial
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from statem_dist.sweep.scores import Scores
 
 Counted: TypeAlias = Literal["strict", "valid"]
-Format: TypeAlias = Literal["json", "jsonl", "csv", "junit", "markdown"]
+Format: TypeAlias = Literal["table", "json", "jsonl", "csv", "junit", "markdown"]
 
 FILES: dict[Format, str] = {
     "json": "results.json",
@@ -27,7 +27,7 @@ FILES: dict[Format, str] = {
     "junit": "junit.xml",
     "markdown": "summary.md",
 }
-"""The file of each format in an export."""
+"""The file of each format in an export; a table is for people at a terminal."""
 
 SHOWN_MAX = 10
 """Tasks of a kind that a comparison names; the rest is counted."""
@@ -63,6 +63,8 @@ class Results:
         from statem_dist.sweep.outputs import documents, junit, summary, tables
 
         match kind:
+            case "table":
+                return results_text(self.sweep, self.trials, self.scores) + "\n"
             case "json":
                 return documents.results_json(self.sweep, self.scores, self.comparison)
             case "jsonl":
@@ -89,7 +91,7 @@ class Results:
 
 def results(
     sweep: SweepArgument,
-    format: Annotated[Format, Option("--format", help="json, jsonl, csv, junit or markdown.")] = "markdown",
+    format: Annotated[Format, Option("--format", help="table, json, jsonl, csv, junit or markdown.")] = "table",
     out: Annotated[
         Path | None, Option("--out", metavar="FILE", help="Write it to this file, instead of stdout.")
     ] = None,
@@ -106,7 +108,7 @@ def results(
     data = {"ok": True, **found.document()}
     if out is None:
         if not as_json:
-            _print_whole(found.text(format))
+            _print_whole(found.text(format), plain=format != "table")
         return Answer(data, str)
     _write(out, found.text(format))
     return Answer({**data, "out": str(out)}, lambda: f"Written: {out}")
@@ -181,9 +183,9 @@ def _write(path: Path, text: str) -> None:
         raise Unavailable(f"{path} cannot be written: {error.strerror}.") from error
 
 
-def _print_whole(text: str) -> None:
-    """Print a file to stdout, to the byte; on a terminal without what would move its cursor."""
-    sys.stdout.write(printable(text.replace("\r\n", "\n")) if sys.stdout.isatty() else text)
+def _print_whole(text: str, *, plain: bool) -> None:
+    """Print a file to stdout, to the byte; on a terminal, where it should be plain, without what moves its cursor."""
+    sys.stdout.write(printable(text.replace("\r\n", "\n")) if plain and sys.stdout.isatty() else text)
 
 
 def _compared(comparison: Comparison) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,10 +13,14 @@ from statem_dist.cli.session import Session, require_no_service, session
 from statem_dist.errors import ExitCode, Usage
 from statem_dist.sweep.desk import SweepDesk, has_ended
 from statem_dist.sweep.ledger import Ledger, sweep_not_found
-from statem_dist.sweep.model import Selection, Sweep
+from statem_dist.sweep.model import Selection, Sweep, Trial
 
 if TYPE_CHECKING:
     from statem_dist.engine import Engine
+    from statem_dist.sweep.scores import Scores
+
+TROUBLES_MAX = 10
+"""Reasons that are told below a table; those of all trials are in its rows."""
 
 SweepArgument = Annotated[
     str, Argument(metavar="ID", help="The sweep: its id, or the beginning of it.", complete="sweeps")
@@ -130,6 +134,18 @@ def told(sweep: Sweep, now: int) -> str:
     age = span(now - sweep.created_at)
     lines.append(f"  submitted {age} ago by {sweep.created_by} from {sweep.definition.file}{revised}")
     lines += [f"  {host} begins no trial: {why}" for host, why in sorted(sweep.held.items())]
+    return "\n".join(lines)
+
+
+def results_text(sweep: Sweep, trials: Sequence[Trial], scores: Scores) -> str:
+    """Return what came of a sweep as a table with its headline, and why trials came to nothing below it."""
+    import shutil
+    import sys
+
+    from statem_dist.sweep import text
+
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    lines = [text.table(sweep, scores, columns=columns), text.headline(scores), *text.troubles(trials, TROUBLES_MAX)]
     return "\n".join(lines)
 
 

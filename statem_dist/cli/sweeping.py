@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from statem_dist.cli.answer import Answer
+from statem_dist.cli.answer import Answer, printable
 from statem_dist.cli.declare import Argument, Option
 from statem_dist.cli.session import JsonOption, StateDirOption, caller_name, require_no_service
 from statem_dist.cli.sweep_session import (
@@ -25,6 +25,7 @@ from statem_dist.cli.sweep_session import (
     WatchOption,
     desk_of,
     judged,
+    results_text,
     selection_of,
     sweep_session,
     told,
@@ -280,7 +281,7 @@ def _attended(
         try:
             seen = attend(sweep.id, desk, engine, watcher, view, staff, stop)
         except StatemError as error:
-            error.hint = "\n".join(filter(None, [error.hint, _how_to_go_on(sweep)]))
+            error.hint = "\n".join(filter(None, [error.hint, _how_to_go_on(ledger.require(sweep.id))]))
             raise
         view.close()
         folder = desk.folder(sweep.id)
@@ -337,16 +338,17 @@ def _report(
     from statem_dist.sweep.watching import counted
 
     trials = list(ledger.trials(sweep.id))
+    scores = scores_of(sweep, trials)
     interrupted = stop.wanted and not has_ended(sweep)
     data = {
         **sweep_summary(sweep),
         "interrupted": interrupted,
         "folder": None if folder is None else str(folder),
-        "scores": scores_of(sweep, trials).as_data(),
+        "scores": scores.as_data(),
         "trials": [row(sweep, each) for each in trials],
     }
-    text = told(sweep, clock)
-    answer = judged(sweep, data, text, must_pass=must_pass)
+    text = "\n".join([results_text(sweep, trials, scores), printable(told(sweep, clock))])
+    answer = replace(judged(sweep, data, text, must_pass=must_pass), drawn=True)
     if interrupted:
         error = f"Interrupted: {counted(sweep)}, of {sweep.planned} planned. {_how_to_go_on(sweep)}"
         answer = replace(answer, exit_code=ExitCode.INTERRUPTED, error=error)
@@ -356,6 +358,8 @@ def _report(
 
 
 def _how_to_go_on(sweep: Sweep) -> str:
+    if sweep.status == "active":
+        return f"Others go on with it; to look at it: statem-dist sweep watch {sweep.id}"
     return f"To go on: statem-dist sweep resume {sweep.id} --workers 1"
 
 

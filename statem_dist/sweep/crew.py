@@ -37,7 +37,7 @@ class Crew:
         argv: the command line of each.
         count: how many.
         env: their environment.
-        log_folder: where each writes its log; made if missing.
+        log_folder: where each writes its log; made if missing, and added to by whoever works on the sweep later.
     """
 
     def __init__(self, argv: Sequence[str], count: int, env: Mapping[str, str], log_folder: Path) -> None:
@@ -56,7 +56,7 @@ class Crew:
         """
         for number in range(1, self._count + 1):
             self._log_folder.mkdir(parents=True, exist_ok=True)
-            with self._log(number).open("wb") as log:
+            with self._log(number).open("ab") as log:
                 self._processes.append(
                     subprocess.Popen(
                         self._argv,
@@ -70,9 +70,9 @@ class Crew:
         deadline = time.monotonic() + READY_SECONDS
         while not (stopping() or self._ready(roster)):
             if ended := self.lost():
-                raise Unavailable(ended[0], hint=self._last_words())
+                raise Unavailable(ended[0], hint=self.last_words())
             if time.monotonic() >= deadline:
-                raise Unavailable(f"The workers were not ready within {READY_SECONDS:g} s.", hint=self._last_words())
+                raise Unavailable(f"The workers were not ready within {READY_SECONDS:g} s.", hint=self.last_words())
             time.sleep(LOOK_SECONDS)
 
     def lost(self) -> list[str]:
@@ -84,6 +84,19 @@ class Crew:
                 self._mourned.add(number)
                 told.append(f"Worker {number} ended with status {status}; its log: {self._log(number)}")
         return told
+
+    @property
+    def gone(self) -> bool:
+        """Whether there were some, and all of them have ended."""
+        return bool(self._processes) and all(process.poll() is not None for process in self._processes)
+
+    def last_words(self) -> str:
+        """Return the last lines of every log."""
+        words = []
+        for number in range(1, len(self._processes) + 1):
+            lines = self._log(number).read_text(errors="replace").splitlines()[-LOG_LINES:]
+            words += [f"worker {number}: {line}" for line in lines]
+        return "\n".join(words)
 
     def close(self) -> None:
         """Stop the workers; those that do not end in time are killed."""
@@ -106,11 +119,3 @@ class Crew:
 
     def _log(self, number: int) -> Path:
         return self._log_folder / f"worker-{number}.log"
-
-    def _last_words(self) -> str:
-        """Return the last lines of every log."""
-        words = []
-        for number in range(1, len(self._processes) + 1):
-            lines = self._log(number).read_text(errors="replace").splitlines()[-LOG_LINES:]
-            words += [f"worker {number}: {line}" for line in lines]
-        return "\n".join(words)

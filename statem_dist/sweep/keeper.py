@@ -116,7 +116,8 @@ class Keeper:
             # Nobody else is to work beside what it may have left.
             outlive_commands(process)
         told, outcome = lost(attempt, self._ledger.clock(), sweep.definition.retries)
-        if self._ledger.settle(claim, trial.planned.cell, sweep.definition, told, outcome, lapsed=lapsed):
+        used = None if outcome is None else told.usage
+        if self._ledger.settle(claim, trial.planned.cell, sweep.definition, told, outcome, used=used, lapsed=lapsed):
             what = "another one goes on with it" if outcome is None else "it has ended as error"
             logger.warning(
                 "the worker %s was lost under trial %d of sweep %s; %s", attempt.worker, claim.number, sweep.id, what

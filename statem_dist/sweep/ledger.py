@@ -504,7 +504,7 @@ class Ledger:
 
         Args:
             attempt: what is to be known of the attempt; None if none was begun.
-            used: what the attempt has used beyond what was told before; it is added to the sums of the sweep.
+            used: what an attempt that has ended has used; it is added to the sums of the sweep.
             lapsed: only if the lease has run out.
         """
         parts = ("sweep", "running", "claims", "counts", "slots", "taken", "holders", "outcomes", "tries", "attempts")

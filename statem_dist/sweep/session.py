@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from statem_dist.embedded import foreground, server
 from statem_dist.engine import Engine
-from statem_dist.errors import Conflict
+from statem_dist.errors import Conflict, Unavailable
 from statem_dist.settings import Settings
 from statem_dist.sweep.crew import Crew
 from statem_dist.sweep.desk import SweepDesk, has_ended
@@ -47,10 +47,10 @@ def attend(
     """Watch a sweep until it has ended, with workers of its own; return it as it is then.
 
     If a stop is asked for, or its workers cannot be had, the sweep is paused before they go, and they hand back what
-    they have not ended.
+    they have not ended. Where it has none of its own, those of others go on with it.
 
     Raises:
-        Unavailable: the store or the workers cannot be had.
+        Unavailable: the store or the workers cannot be had, or all of these have ended.
         NotFound: the sweep was removed.
     """
     crew = Crew(staff.command, staff.workers, staff.env, desk.folder(sweep_id) / "workers")
@@ -58,8 +58,10 @@ def attend(
         at_end.callback(crew.close)
         with _pausing(desk, sweep_id, staff):
             crew.start(engine.roster, lambda: stop.wanted)
-            seen = watch(watcher, view, stopping=lambda: stop.wanted, meanwhile=crew.lost)
-            if stop.wanted and not has_ended(seen) and staff.workers:
+            seen = watch(watcher, view, stopping=lambda: stop.wanted or crew.gone, meanwhile=crew.lost)
+            if not has_ended(seen) and staff.workers:
+                if not stop.wanted:
+                    raise Unavailable("All workers of the sweep have ended.", hint=crew.last_words())
                 _pause(desk, sweep_id, "interrupted")
     # Workers that went may have handed trials back.
     return seen if has_ended(seen) else desk.sweep(sweep_id)
@@ -73,7 +75,7 @@ def _pausing(desk: SweepDesk, sweep_id: str, staff: Staff) -> Iterator[None]:
     except BaseException:
         if staff.workers:
             with suppress(Exception):
-                _pause(desk, sweep_id, "its workers could not be had")
+                _pause(desk, sweep_id, "its workers are gone")
         raise
 
 

@@ -37,7 +37,7 @@ from statem_dist.sweep.driver import DETAIL_LENGTH_MAX, DRIVER, GivenUp, Journey
 from statem_dist.sweep.hints import Hints
 from statem_dist.sweep.holding import Held, Holding, Why
 from statem_dist.sweep.ledger import Ledger
-from statem_dist.sweep.model import Agent, Attempt, Trial, Usage, variable_of
+from statem_dist.sweep.model import Agent, Attempt, Trial, variable_of
 from statem_dist.sweep.plan import seed_of, slug
 from statem_dist.sweep.stopping import stop_if_due
 from statem_dist.sweep.taking import Taken, Taker
@@ -156,7 +156,6 @@ class _Drive:
         self._host = host
         self.engine = means.engine
         self.attempt, self._fresh = self._attempt(trial, folder)
-        self._counted = self.attempt.usage
         self.until = Deadline(self._seconds_left())
         self._token_id = ""
 
@@ -194,7 +193,7 @@ class _Drive:
             self._conclude(Verdict("sweep_cancelled", "the sweep was cancelled"))
         elif verdict is None or (held.why == "shutdown" and verdict.reason in ("trial_timeout", "internal_error")):
             # What is torn down under a trial says nothing about it.
-            ledger.settle(claim, self._planned.cell, self._definition, self.attempt, None, used=self._new_usage())
+            ledger.settle(claim, self._planned.cell, self._definition, self.attempt, None)
         else:
             self._conclude(verdict)
 
@@ -368,17 +367,6 @@ class _Drive:
                 self._means.tokens.revoke(self._token_id, "sweep")
             self._token_id = ""
 
-    def _new_usage(self) -> Usage | None:
-        """Return what was used beyond what the ledger has counted."""
-        now, before = self.attempt.usage, self._counted or Usage()
-        if now is None:
-            return None
-        return Usage(
-            input_tokens=now.input_tokens - before.input_tokens,
-            output_tokens=now.output_tokens - before.output_tokens,
-            cost_usd=now.cost_usd - before.cost_usd,
-        )
-
     def _conclude(self, verdict: Verdict) -> None:
         """Keep what is to be kept of the attempt, and tell the ledger how it ended."""
         claim, ledger = self._taken.claim, self._means.ledger
@@ -388,7 +376,7 @@ class _Drive:
             self.attempt, verdict.reason, verdict.detail[:DETAIL_LENGTH_MAX], ledger.clock(), self._definition.retries
         )
         self._keep(attempt)
-        done = ledger.settle(claim, self._planned.cell, self._definition, attempt, outcome, used=self._new_usage())
+        done = ledger.settle(claim, self._planned.cell, self._definition, attempt, outcome, used=attempt.usage)
         told = attempt.reason if done else f"{attempt.reason}, too late to count"
         logger.info("trial %d of sweep %s: %s", claim.number, claim.sweep_id, told)
         keep = self._definition.workspace.keep

@@ -22,6 +22,12 @@ ALWAYS: tuple[State, ...] = ("failed", "stuck", "error")
 SOMETIMES: tuple[State, ...] = ("timeout", "cancelled", "running", "pending")
 """States that have a column only where there are such trials."""
 
+DISPENSABLE = ("checks", "loops", "blocked", "pass^", "95 %", "time", "pass@", "valid", "stuck", "failed")
+"""Columns that a terminal goes without where there is no room for all of them, the least missed first."""
+
+GAP = 3
+"""Between two columns on a terminal."""
+
 TROUBLED: tuple[Outcome, ...] = ("error", "stuck", "timeout")
 """Outcomes whose reasons are told below the table, in this order."""
 
@@ -35,23 +41,35 @@ def table(sweep: Sweep, scores: Scores, *, columns: int | None) -> str:
     Args:
         sweep: what the scores are of.
         scores: its scores.
-        columns: the width of the terminal it is for, which gets lines and colours; None for plain aligned text.
+        columns: the width of the terminal it is for, which gets lines and colours, and no more figures than fit; None
+            for plain aligned text.
     """
     definition, overall = sweep.definition, scores.overall
-    drawn = Table(box=box.SIMPLE_HEAD if columns else None, pad_edge=False, show_edge=False)
     states = (*ALWAYS, *(state for state in SOMETIMES if overall.states[state]))
     largest = max(len(row.strict.at_k) for row in scores.rows)
-    for axis in definition.listed or ("sweep",):
-        drawn.add_column(_shown(axis), no_wrap=columns is None)
     at_k = (f"pass@{largest}", f"pass^{largest}") if largest > 1 else ()
-    for heading in ("passed", *states, "strict", "95 %", "valid", *at_k, "blocked", "loops", "checks", "time"):
-        drawn.add_column(heading, justify="right", no_wrap=True)
+    listed = definition.listed or ("sweep",)
+    headings = ("passed", *states, "strict", "95 %", "valid", *at_k, "blocked", "loops", "checks", "time")
+    lines = [[*map(_shown, listed), *map(Text, headings)]]
     for row in scores.rows:
         names = row_of(row.values, definition.listed) or (definition.name,)
-        drawn.add_row(*_cells(row, names, states, largest))
+        lines.append(_cells(row, names, states, largest))
     if len(scores.rows) > 1:
         names = ("all", *("" for _ in definition.listed[1:]))
-        drawn.add_row(*_cells(overall, names, states, largest), style="bold" if columns else None)
+        lines.append(_cells(overall, names, states, largest))
+    widths = [max(cell.cell_len for cell in column) for column in zip(*lines, strict=True)]
+    kept = _fitting(widths, [str(heading) for heading in lines[0]], len(listed), columns)
+    drawn = Table(box=box.SIMPLE_HEAD if columns else None, pad_edge=False, show_edge=False)
+    for at_column in kept:
+        is_name = at_column < len(listed)
+        drawn.add_column(
+            lines[0][at_column],
+            justify="left" if is_name else "right",
+            no_wrap=not is_name or columns is None,
+        )
+    for number, line in enumerate(lines[1:], start=1):
+        last = number == len(lines) - 1 and len(scores.rows) > 1
+        drawn.add_row(*(line[at_column] for at_column in kept), style="bold" if columns and last else None)
     out = StringIO()
     colours = columns is not None and not os.environ.get("NO_COLOR")
     console = Console(
@@ -98,6 +116,16 @@ def troubles(trials: Sequence[Trial], limit: int) -> list[str]:
     if left := sum(len(attempts) for _, attempts in found[limit:]):
         lines.append(f"and {left} more")
     return lines
+
+
+def _fitting(widths: Sequence[int], headings: Sequence[str], names: int, columns: int | None) -> list[int]:
+    """Return which columns a terminal has room for: the names always, figures by how much they are missed."""
+    kept = list(range(len(widths)))
+    for heading in DISPENSABLE:
+        if columns is None or sum(widths[at_column] + GAP for at_column in kept) - GAP <= columns:
+            break
+        kept = [at_column for at_column in kept if at_column < names or not headings[at_column].startswith(heading)]
+    return kept
 
 
 def _cells(score: Score, names: Sequence[str], states: Sequence[State], largest: int) -> list[Text]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +62,14 @@ def test_a_sweep_with_a_worker_of_its_own(site: Site) -> None:
     sweep = write(site, "touch out", matrix={"model": ["small", "large"]})
     said = site.run("sweep", "run", sweep, "--limit", "2", "--no-keep", "-c", "2")
     assert said.exit_code == 0, said.stderr
-    assert "4 passed" in said.stdout
+    table = [line.split()[:4] for line in said.stdout.splitlines()[:4]]
+    assert table == [
+        ["model", "passed", "failed", "stuck"],
+        ["small", "2/2", "0", "0"],
+        ["large", "2/2", "0", "0"],
+        ["all", "4/4", "0", "0"],
+    ]
+    assert "coverage 100.0 %" in said.stdout
     assert "\x1b" not in said.stdout + said.stderr
     assert "\r" not in said.stderr
     assert not left_behind(site)
@@ -110,6 +119,9 @@ def test_exit_codes(site: Site) -> None:
     assert refused["error"] == "1 of 1 trials have not passed."
     assert refused["details"]["ok"] is False
     told = site.run("sweep", "run", stuck)
+    assert (
+        "stuck: max_steps: on 'work' after 1 steps; 'done' was refused: before_transfer.0 check_failed" in told.stdout
+    )
     assert "∞ #1 (1): stuck, max_steps" in told.stderr
     assert f"its folders: {site.state_dir / 'sweeps'}/gate-" in told.stderr
     broken = site.run("sweep", "run", write(site, "no-such-agent", trials=2, retries=0))
@@ -179,6 +191,54 @@ def test_running_it_again_after_a_stop_goes_on_with_it(site: Site) -> None:
     again = site.json("sweep", "run", path, **PATIENT)
     assert (again["status"], again["counts"]["passed"]) == ("finished", 2)
     assert len(site.json("sweep", "list")["sweeps"]) == 1
+
+
+def test_who_joins_a_run_and_leaves_stops_nothing(site: Site) -> None:
+    """A second ``run`` finds workers there and starts none; its Ctrl-C leaves the sweep to the first one."""
+    agent = 'touch out "$STATEM_SWEEP_DIR/begun"; until [ -e "$STATEM_SWEEP_DIR/go" ]; do sleep 0.05; done'
+    path = write(site, agent, trials=2)
+    first = site.begin("sweep", "run", path, **PATIENT)
+    eventually(lambda: (site.folder / "begun").exists() or not first.running, "a trial is under way")
+    second = site.begin("sweep", "run", path, **PATIENT)
+    eventually(lambda: "is active already" in second.stderr or not second.running, "the second one has attached")
+    second.interrupt()
+    said = second.wait()
+    assert said.exit_code == 130
+    assert "Others go on with it" in said.stderr
+    site.write("go")
+    assert first.wait().exit_code == 0, first.stderr
+    assert not left_behind(site)
+
+
+def test_a_run_that_is_killed_outright_leaves_its_workers_to_end_the_sweep(site: Site) -> None:
+    """Nobody has to stay: the sweep comes to its end, and its workers go when nothing is left to do."""
+    agent = 'touch out "$STATEM_SWEEP_DIR/begun"; until [ -e "$STATEM_SWEEP_DIR/go" ]; do sleep 0.05; done'
+    run = site.begin("sweep", "run", write(site, agent), "-c", "2", **PATIENT)
+    eventually(lambda: (site.folder / "begun").exists() or not run.running, "a trial is under way")
+    run.kill()
+    site.write("go")
+    ended = site.json("sweep", "status", "gate", "--wait", "30", "--exit-status")
+    assert (ended["status"], ended["counts"]["passed"]) == ("finished", 6)
+    if HAS_PROC:
+        eventually(lambda: not site.processes("statem_workers"), "the worker ends")
+
+
+def test_workers_that_die_end_the_run(site: Site) -> None:
+    """It does not wait for ever: the sweep is paused, and its trial goes on when somebody resumes it."""
+    if not HAS_PROC:
+        pytest.skip("the worker is found by /proc")
+    agent = 'touch out "$STATEM_SWEEP_DIR/begun"; until [ -e "$STATEM_SWEEP_DIR/go" ]; do sleep 0.05; done'
+    run = site.begin("sweep", "run", write(site, agent, trials=1))
+    eventually(lambda: (site.folder / "begun").exists() or not run.running, "the trial is under way")
+    (worker,) = site.processes("statem_workers")
+    os.kill(worker, signal.SIGKILL)
+    said = run.wait()
+    assert said.exit_code == 8
+    assert "All workers of the sweep have ended." in said.stderr
+    assert "To go on: statem-dist sweep resume gate-" in said.stderr
+    site.write("go")
+    resumed = site.json("sweep", "resume", "gate", "--workers", "1")
+    assert resumed["counts"]["passed"] == 1
 
 
 def test_stopping_a_check_half_way(site: Site) -> None:

@@ -249,7 +249,9 @@ class World:
                     self.working.remove(held)
             case 1 | 2:
                 mine = [each.claim for each in self.working]
+                gone = {claim.token for claim in mine if self._gone(claim)}
                 _, lost = ledger.renew("s", mine, LEASE_MS)
+                assert gone <= lost, "a claim that is gone never comes back"
                 if self.rng.randint(0, 1):
                     self.working = [
                         each for each in self.working if each.claim.token not in lost or self.rng.randint(0, 3) == 0
@@ -275,8 +277,13 @@ class World:
 
     def _note(self, ledger: Ledger, held: Working) -> None:
         told = self._attempt(ledger, held)
+        gone = self._gone(held.claim)
         if told is not None and ledger.note(held.claim, told, LEASE_MS):
+            assert not gone, "what comes with the token of an earlier claim changes nothing"
             held.attempt = told
+
+    def _gone(self, claim: Claim) -> bool:
+        return claim.token not in {each.token for each in self.sure.claims("s")}
 
     def _attempt(self, ledger: Ledger, held: Working) -> Attempt | None:
         """Return the attempt that a worker is at: the one that was left by another, or the next."""

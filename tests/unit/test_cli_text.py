@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from statem_dist.cli import text
-from statem_dist.cli.answer import printable
+from statem_dist.cli.answer import Answer, print_answer, printable
 from statem_dist.protocol.commands import Cancel, Goto
 from statem_dist.protocol.graph import (
     Check,
@@ -263,3 +263,12 @@ def test_the_output_of_a_failed_check_is_shown_from_its_end() -> None:
     lines = text.results(desk.transition).splitlines()
     assert lines[1].strip() == "… 5 lines above"
     assert len(lines) == text.OUTPUT_LINES_MAX + 2
+
+
+@pytest.mark.parametrize(("drawn", "printed"), [(True, "\x1b[1mall\x1b[0m\n"), (False, "\\x1b[1mall\\x1b[0m\n")])
+def test_codes_reach_the_terminal_where_they_are_our_own(
+    drawn: bool, printed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A text that is drawn is printed as it is, and every other one with its codes made visible."""
+    print_answer(Answer({}, lambda: "\x1b[1mall\x1b[0m", drawn=drawn), as_json=False)
+    assert capsys.readouterr().out == printed

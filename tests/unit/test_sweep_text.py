@@ -55,6 +55,18 @@ def test_a_terminal_gets_colours_unless_it_asks_for_none(monkeypatch: pytest.Mon
     assert "\x1b" not in "".join(shown(trials, 200))
 
 
+@pytest.mark.parametrize("columns", [60, 80, 100, 120, 160])
+def test_a_terminal_gets_no_more_figures_than_fit(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No name and no figure is cut: what there is no room for is left out, and the first is what the headline has."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    lines = shown(grid(2, 3, 4), columns)
+    assert max(map(len, lines)) <= columns
+    assert "…" not in "".join(lines)
+    assert {"passed", "strict"} <= set(lines[0].split())
+    assert lines[-1].split()[0] == "all"
+    assert ("checks" in lines[0]) == (columns == 160)
+
+
 def test_hostile_names_do_not_reach_the_terminal() -> None:
     """No code of a terminal and no line break comes out of a name or an output."""
     trials = grid(2, 2, 3, hostile=True)
