@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
+import signal
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from statem_dist.embedded import server
 from statem_dist.protocol.model import Actor
 from statem_dist.sweep.model import Outcome, Reason
 from statem_dist.sweep.plan import seed_of
@@ -429,6 +432,68 @@ def test_a_trial_that_kills_its_workers_ends_as_error(apart: Sweeps) -> None:
         assert attempt.losses == (2 if trial.planned.cell["kind"] == "killer" else 0)
 
 
+UNREPEATABLE = """\
+nodes:
+  work:
+    prompt: Go on.
+    in_hook: [{run: 'echo x >> "$STATEM_SWEEP_DIR/begun"; until [ -e "$STATEM_SWEEP_DIR/gate" ]; do sleep 0.05; done'}]
+    before_transfer: [{path: out}]
+    next: done
+  done:
+"""
+
+
+@pytest.mark.chaos
+def test_a_hook_that_may_have_run_is_not_run_again(apart: Sweeps) -> None:
+    """The attempt whose worker was lost during it ends as error, and another one is begun in a new workspace."""
+    first = apart.worker(1)
+    sweep_id = apart.submit("hooked", "touch out", UNREPEATABLE)
+    eventually(lambda: apart.site.lines("begun"), "the hook runs")
+    first.kill()
+    apart.site.write("gate")
+    apart.worker(1)
+    apart.ended(sweep_id)
+    lost, passed = apart.trial(sweep_id).attempts
+    assert (lost.reason, lost.losses, lost.retried) == ("hook_outcome_unknown", 1, True)
+    assert (passed.reason, passed.losses, passed.troubles) == ("success_end", 0, 2)
+    assert len(apart.site.lines("begun")) == 2
+
+
+@pytest.mark.chaos
+def test_a_store_that_is_killed_costs_no_trial(apart: Sweeps) -> None:
+    """It comes back with what it had, and workers that have waited go on: every trial passes, with its counts right."""
+    apart.worker(4)
+    sweep_id = apart.submit("restart", 'echo "$STATEM_TRIAL" >> "$STATEM_SWEEP_DIR/done"; touch out', trials=60)
+    eventually(lambda: apart.sweep(sweep_id).ended >= 10, "ten have ended")
+    pid = apart.site.server_pid
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: not alive(pid), "the server is gone")
+    server.ensure(apart.site.state_dir, idle_stop_seconds=0)
+    assert apart.ended(sweep_id).counts["passed"] == 60
+    assert set(apart.site.lines("done")) == {str(number) for number in range(1, 61)}
+
+
+@pytest.mark.chaos
+def test_a_frozen_worker_changes_nothing_when_it_wakes(apart: Sweeps) -> None:
+    """Its trials go on elsewhere when its lease has run out; what it says of them afterwards is too late to count."""
+    frozen = apart.worker(2, STATEM_LEASE_SECONDS="2")
+    sweep_id = apart.submit("frozen", DONE_ONCE, trials=2)
+    eventually(lambda: len(apart.site.lines("begun")) == 2, "both are at work")
+    os.kill(frozen.pid, signal.SIGSTOP)
+    try:
+        other = apart.worker(2, STATEM_LEASE_SECONDS="2")
+        eventually(lambda: len(apart.site.lines("begun")) == 4, "both are at work elsewhere", lambda: other.stderr)
+        apart.site.write("gate")
+        assert apart.ended(sweep_id).counts["passed"] == 2
+    finally:
+        os.kill(frozen.pid, signal.SIGCONT)
+    eventually(lambda: frozen.stderr.count("is lost to somebody else") == 2, "it has noticed", lambda: frozen.stderr)
+    for trial in apart.trials(sweep_id):
+        attempt = only_attempt(trial)
+        assert (trial.state, attempt.losses) == ("passed", 1)
+        assert f":{frozen.pid}:" not in attempt.worker
+
+
 # --- agents that move their run themselves ------------------------------------------------------------------------
 
 
@@ -474,6 +539,28 @@ def test_an_agent_that_stops_early_is_continued(served: Sweeps) -> None:
     assert f"--run-id {attempt.run_id}" in (Path(attempt.folder) / "workspace" / "first").read_text()
     gone = only_attempt(served.trial(leaves))
     assert (gone.outcome, gone.reason, gone.calls) == ("stuck", "agent_gave_up", 2)
+
+
+@pytest.mark.chaos
+@pytest.mark.slow
+def test_a_worker_that_goes_is_not_blamed_on_the_agent(apart: Sweeps) -> None:
+    """A self-driven agent that was ended with its worker has not stopped: it is called again, whatever it may do."""
+    service = serve(apart.site).url
+    agent = f'echo x >> "$STATEM_SWEEP_DIR/begun"; {WAITS.format(name="gone")}; {SELF_DRIVEN} sh -c "echo x >> out"'
+    first = apart.worker(1, STATEM_URL=service)
+    sweep_id = apart.submit("blamed", agent, LOOP, agent={**ITSELF, "continuations": 0})
+    eventually(lambda: len(apart.site.lines("begun")) == 1, "it is at work")
+    first.kill()
+    second = apart.worker(1, "--grace", "0.2", STATEM_URL=service)
+    eventually(lambda: len(apart.site.lines("begun")) == 2, "it is at work again", lambda: apart.told(sweep_id))
+    second.terminate()
+    assert second.wait().exit_code == 0
+    apart.worker(1, STATEM_URL=service)
+    eventually(lambda: len(apart.site.lines("begun")) == 3, "it is at work once more", lambda: apart.told(sweep_id))
+    apart.site.write("gone.gate")
+    apart.ended(sweep_id)
+    attempt = only_attempt(apart.trial(sweep_id))
+    assert (attempt.reason, attempt.calls, attempt.losses) == ("success_end", 3, 1)
 
 
 @pytest.mark.slow
