@@ -260,6 +260,8 @@ def _attended(
         begin: submits or resumes it.
         workers: how many processes; None means one, unless somebody serves its queue already.
     """
+    from statem_dist.client.address import announced_url
+    from statem_dist.embedded.place import Place
     from statem_dist.engine import Engine
     from statem_dist.sweep.desk import has_ended
     from statem_dist.sweep.ledger import Ledger
@@ -276,7 +278,14 @@ def _attended(
         sweep = begun.sweep
         number = _workers_for(sweep, workers, engine)
         environment = {**os.environ, "STATEM_STATE_DIR": str(settings.state_dir), "STATEM_REDIS_URL": redis_url}
-        staff = Staff(number, _worker_command(sweep.definition, number), environment)
+        service_file = Path(Place.of(settings.state_dir).service_file)
+        staff = Staff(
+            workers=number,
+            command=_worker_command(sweep.definition, number),
+            env=environment,
+            service=_service_command(sweep.definition, service_file),
+            serving=lambda: bool(announced_url(service_file)),
+        )
         view = view_on(sys.stderr)
         at_end.callback(view.close)
         view.say(begun.told)
@@ -317,6 +326,28 @@ def _worker_command(definition: Definition, workers: int) -> Sequence[str]:
         events=False,
         log_level="INFO",
         inherit_env=True,
+        until_done=True,
+    )
+
+
+def _service_command(definition: Definition, service_file: Path) -> Sequence[str]:
+    """Return the command line of a service for self-driven agents; empty where none is needed, or one is there.
+
+    Args:
+        service_file: says where the service of the state directory listens.
+    """
+    from statem_dist.cli.services import api_arguments
+    from statem_dist.client.address import announced_url
+
+    if definition.agent is None or definition.agent.mode != "self_driven" or announced_url(service_file):
+        return ()
+    return api_arguments(
+        host="127.0.0.1",
+        port=0,
+        service_file=str(service_file),
+        registered_only=False,
+        workspaces=None,
+        log_level="WARNING",
         until_done=True,
     )
 

@@ -105,6 +105,7 @@ class Journey:
         position = attempt.position or Position()
         self._entry, self._calls_here, self._answered = position.entry, position.calls, position.answered
         self._block, self._same = position.block, position.same
+        self._stops = position.stops
         self._visits = dict(position.visits)
         self._blocks = {(block.node, block.target, block.check): block.times for block in attempt.blocks}
 
@@ -304,6 +305,16 @@ class Journey:
         self._same = self._same + 1 if block == self._block else 1
         self._block = block
 
+    def stopped(self) -> int:
+        """Note that a self-driven agent has stopped before the end; return how often it has.
+
+        Raises:
+            GivenUp: somebody else has the trial by now.
+        """
+        self._stops += 1
+        self.note()
+        return self._stops
+
     def note(self) -> None:
         """Write where the attempt stands.
 
@@ -317,6 +328,7 @@ class Journey:
             visits=self._visits,
             block=self._block,
             same=self._same,
+            stops=self._stops,
         )
         self.attempt = replace(self.attempt, position=position)
         self._note(self.attempt)

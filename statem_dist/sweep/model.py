@@ -264,7 +264,7 @@ class Blocked(Struct, frozen=True):
 class Position(Struct, frozen=True, omit_defaults=True):
     """Where a driver stands: on which entry of its run, how often the agent was called there, whether it has answered
     the last call, and how often each node was entered. ``same`` counts how often in a row the entry was blocked in the
-    same way, which ``block`` stands for."""
+    same way, which ``block`` stands for, and ``stops`` how often a self-driven agent has stopped before the end."""
 
     entry: str = ""
     calls: int = 0
@@ -272,6 +272,7 @@ class Position(Struct, frozen=True, omit_defaults=True):
     visits: dict[str, int] = {}
     block: str = ""
     same: int = 0
+    stops: int = 0
 
 
 class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -58,8 +58,6 @@ def travel(journey: Journey, bench: SelfDrivenBench, agent: Agent, command: str)
     if isinstance(run, Verdict):
         return run
     while (verdict := journey.ended(run) or journey.check_time()) is None:
-        if journey.attempt.calls > agent.continuations:
-            return Verdict("agent_gave_up", f"on '{run.node}': it has stopped {journey.attempt.calls} times")
         prompt = resume_prompt(run, journey.runbook, Address(command, run.id, "", at="service"))
         told = blocked_facts(run, refusals) if refusals else None
         verdict = _one_call(journey, bench, agent, run, filled_in(prompt, journey.place.env), told)
@@ -72,6 +70,9 @@ def travel(journey: Journey, bench: SelfDrivenBench, agent: Agent, command: str)
             return verdict
         if journey.attempt.steps >= journey.definition.max_steps:
             return Verdict("max_steps", f"on '{run.node}' after {journey.attempt.steps} gotos")
+        # Only what has ended by itself: a call whose worker was lost or stopped is no fault of the agent.
+        if (stops := journey.stopped()) > agent.continuations:
+            return Verdict("agent_gave_up", f"on '{run.node}': it has stopped {stops} times")
         last = run.transition
         refusals = [Settled(run=run, transition=last)] if last is not None and last.outcome == "blocked" else []
     return verdict

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
+import signal
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
@@ -14,12 +16,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from statem_dist.embedded import server
 from statem_dist.protocol.model import Actor
 from statem_dist.sweep.model import Outcome, Reason
 from statem_dist.sweep.plan import seed_of
 from statem_dist.sweep.scores import scores_of
-from tests.support.driven_sweeps import Sweeps, at_once, only_attempt, results, sweeps_of_a_site
-from tests.support.programs import Program, alive, eventually
+from tests.support.driven_sweeps import UNHURRIED, Sweeps, at_once, only_attempt, results, sweeps_of_a_site
+from tests.support.programs import Program, Site, alive, eventually
 from tests.support.service import serve
 
 pytestmark = pytest.mark.e2e
@@ -429,6 +432,68 @@ def test_a_trial_that_kills_its_workers_ends_as_error(apart: Sweeps) -> None:
         assert attempt.losses == (2 if trial.planned.cell["kind"] == "killer" else 0)
 
 
+UNREPEATABLE = """\
+nodes:
+  work:
+    prompt: Go on.
+    in_hook: [{run: 'echo x >> "$STATEM_SWEEP_DIR/begun"; until [ -e "$STATEM_SWEEP_DIR/gate" ]; do sleep 0.05; done'}]
+    before_transfer: [{path: out}]
+    next: done
+  done:
+"""
+
+
+@pytest.mark.chaos
+def test_a_hook_that_may_have_run_is_not_run_again(apart: Sweeps) -> None:
+    """The attempt whose worker was lost during it ends as error, and another one is begun in a new workspace."""
+    first = apart.worker(1)
+    sweep_id = apart.submit("hooked", "touch out", UNREPEATABLE)
+    eventually(lambda: apart.site.lines("begun"), "the hook runs")
+    first.kill()
+    apart.site.write("gate")
+    apart.worker(1)
+    apart.ended(sweep_id)
+    lost, passed = apart.trial(sweep_id).attempts
+    assert (lost.reason, lost.losses, lost.retried) == ("hook_outcome_unknown", 1, True)
+    assert (passed.reason, passed.losses, passed.troubles) == ("success_end", 0, 2)
+    assert len(apart.site.lines("begun")) == 2
+
+
+@pytest.mark.chaos
+def test_a_store_that_is_killed_costs_no_trial(apart: Sweeps) -> None:
+    """It comes back with what it had, and workers that have waited go on: every trial passes, with its counts right."""
+    apart.worker(4)
+    sweep_id = apart.submit("restart", 'echo "$STATEM_TRIAL" >> "$STATEM_SWEEP_DIR/done"; touch out', trials=60)
+    eventually(lambda: apart.sweep(sweep_id).ended >= 10, "ten have ended")
+    pid = apart.site.server_pid
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: not alive(pid), "the server is gone")
+    server.ensure(apart.site.state_dir, idle_stop_seconds=0)
+    assert apart.ended(sweep_id).counts["passed"] == 60
+    assert set(apart.site.lines("done")) == {str(number) for number in range(1, 61)}
+
+
+@pytest.mark.chaos
+def test_a_frozen_worker_changes_nothing_when_it_wakes(apart: Sweeps) -> None:
+    """Its trials go on elsewhere when its lease has run out; what it says of them afterwards is too late to count."""
+    frozen = apart.worker(2, STATEM_LEASE_SECONDS="2")
+    sweep_id = apart.submit("frozen", DONE_ONCE, trials=2)
+    eventually(lambda: len(apart.site.lines("begun")) == 2, "both are at work")
+    os.kill(frozen.pid, signal.SIGSTOP)
+    try:
+        other = apart.worker(2, STATEM_LEASE_SECONDS="2")
+        eventually(lambda: len(apart.site.lines("begun")) == 4, "both are at work elsewhere", lambda: other.stderr)
+        apart.site.write("gate")
+        assert apart.ended(sweep_id).counts["passed"] == 2
+    finally:
+        os.kill(frozen.pid, signal.SIGCONT)
+    eventually(lambda: frozen.stderr.count("is lost to somebody else") == 2, "it has noticed", lambda: frozen.stderr)
+    for trial in apart.trials(sweep_id):
+        attempt = only_attempt(trial)
+        assert (trial.state, attempt.losses) == ("passed", 1)
+        assert f":{frozen.pid}:" not in attempt.worker
+
+
 # --- agents that move their run themselves ------------------------------------------------------------------------
 
 
@@ -476,6 +541,28 @@ def test_an_agent_that_stops_early_is_continued(served: Sweeps) -> None:
     assert (gone.outcome, gone.reason, gone.calls) == ("stuck", "agent_gave_up", 2)
 
 
+@pytest.mark.chaos
+@pytest.mark.slow
+def test_a_worker_that_goes_is_not_blamed_on_the_agent(apart: Sweeps) -> None:
+    """A self-driven agent that was ended with its worker has not stopped: it is called again, whatever it may do."""
+    service = serve(apart.site).url
+    agent = f'echo x >> "$STATEM_SWEEP_DIR/begun"; {WAITS.format(name="gone")}; {SELF_DRIVEN} sh -c "echo x >> out"'
+    first = apart.worker(1, STATEM_URL=service)
+    sweep_id = apart.submit("blamed", agent, LOOP, agent={**ITSELF, "continuations": 0})
+    eventually(lambda: len(apart.site.lines("begun")) == 1, "it is at work")
+    first.kill()
+    second = apart.worker(1, "--grace", "0.2", STATEM_URL=service)
+    eventually(lambda: len(apart.site.lines("begun")) == 2, "it is at work again", lambda: apart.told(sweep_id))
+    second.terminate()
+    assert second.wait().exit_code == 0
+    apart.worker(1, STATEM_URL=service)
+    eventually(lambda: len(apart.site.lines("begun")) == 3, "it is at work once more", lambda: apart.told(sweep_id))
+    apart.site.write("gone.gate")
+    apart.ended(sweep_id)
+    attempt = only_attempt(apart.trial(sweep_id))
+    assert (attempt.reason, attempt.calls, attempt.losses) == ("success_end", 3, 1)
+
+
 @pytest.mark.slow
 def test_the_token_of_an_agent_reaches_no_other_run(served: Sweeps) -> None:
     """With what a self-driven agent is given, it can neither see nor move a run beside its own, nor end a sweep."""
@@ -503,6 +590,12 @@ def copy_of_shipped(sweeps: Sweeps) -> Path:
     folder = sweeps.site.folder / "runbooks"
     shutil.copytree(SHIPPED, folder, ignore=shutil.ignore_patterns("example-repository"))
     return folder
+
+
+def expected_of_terminal_bench() -> dict[str, dict[str, str]]:
+    """Return the table of expected results by task."""
+    with (ROOT / "tests" / "golden" / "sweeps" / "terminal-bench.csv").open(newline="") as file:
+        return {row["task"]: row for row in csv.DictReader(file)}
 
 
 PIPELINE = {
@@ -541,6 +634,42 @@ def test_the_pipeline_ends_as_its_history_says(sweeps: Sweeps) -> None:
     assert {commit: tuple(ends[flags] for flags in ("", "-O", "-W error")) for commit, ends in grid.items()} == PIPELINE
 
 
+def test_terminal_bench_as_a_user_has_it(site: Site) -> None:
+    """One command runs some tasks with a worker of its own, and its scores are those that the rule says."""
+    tasks = ("bn-fit-modify", "chess-best-move")
+    only = [word for task in tasks for word in ("--only", f"task={task}")]
+    data = site.json("sweep", "run", str(SHIPPED / "terminal-bench.sweep.yaml"), "-c", "4", *only, **UNHURRIED)
+    rows = expected_of_terminal_bench()
+    reasons = {(trial["values"]["task"], trial["repetition"]): trial["reason"] for trial in data["trials"]}
+    assert reasons == {(task, n): rows[task][f"trial {n}"] for task in tasks for n in range(1, 6)}
+    for score in data["scores"]["tasks"]:
+        row = rows[score["values"]["task"]]
+        measured = [(at["pass_at"], at["pass_hat"]) for at in score["strict"]["at_k"]]
+        told = [(float(row[f"pass@{k}"]), float(row[f"pass^{k}"])) for k in range(1, 6)]
+        assert measured == [pytest.approx(pair) for pair in told]
+
+
+def test_from_a_mistake_to_the_result_by_commands_alone(sweeps: Sweeps) -> None:
+    """What could not be judged is mended and tried again, more trials are added, and what had passed is left alone."""
+    site = sweeps.site
+    agent = '[ "$STATEM_VAR_MODEL" = large ] || exec "$STATEM_SWEEP_DIR/helper.sh"; touch out'
+    path = sweeps.write("mended", agent, matrix={"model": ["small", "large"]}, trials=2, retries=0)
+    sweep_id = site.json("sweep", "submit", str(path))["sweep"]
+    waited = site.json("sweep", "status", sweep_id, "--wait", "60", expect=1)
+    assert waited["details"]["counts"]["error"] == waited["details"]["counts"]["passed"] == 2
+    helper = site.folder / "helper.sh"
+    helper.write_text("#!/bin/sh\ntouch out\n")
+    helper.chmod(0o755)
+    assert site.json("sweep", "retry", sweep_id, "--errored")["retried"] == 2
+    assert site.json("sweep", "status", sweep_id, "--wait", "60")["counts"]["passed"] == 4
+    assert site.json("sweep", "extend", sweep_id, "--trials", "3")["added"] == 2
+    assert site.json("sweep", "status", sweep_id, "--wait", "60")["counts"]["passed"] == 6
+    trials = site.json("sweep", "trials", sweep_id)["trials"]
+    assert {trial["number"]: trial["attempts"] for trial in trials} == {1: 2, 2: 1, 3: 2, 4: 1, 5: 1, 6: 1}
+    table = list(csv.DictReader(site.run("sweep", "results", sweep_id, "--format", "csv").stdout.splitlines()))
+    assert [row["state"] for row in table] == ["passed"] * 6
+
+
 @pytest.mark.chaos
 @pytest.mark.slow
 @pytest.mark.timeout(600)
@@ -560,8 +689,7 @@ def test_terminal_bench_with_a_worker_that_is_killed(apart: Sweeps) -> None:
             lambda: apart.told(sweep_id)[0],
         )
     sweep, trials = apart.ended(sweep_id), apart.trials(sweep_id)
-    with (ROOT / "tests" / "golden" / "sweeps" / "terminal-bench.csv").open(newline="") as file:
-        expected = {row["task"]: row for row in csv.DictReader(file)}
+    expected = expected_of_terminal_bench()
     assert {(trial.planned.cell["task"], trial.planned.repetition): results([trial])[0][1] for trial in trials} == {
         (task, repetition): row[f"trial {repetition}"] for task, row in expected.items() for repetition in range(1, 6)
     }
@@ -576,7 +704,8 @@ def test_terminal_bench_with_a_worker_that_is_killed(apart: Sweeps) -> None:
         for repetition in range(1, 6)
         if row[f"repairs {repetition}"]
     }
-    assert sum(attempt.losses for trial in trials for attempt in trial.attempts) == 4
+    # A slot may have been between two trials.
+    assert 1 <= sum(attempt.losses for trial in trials for attempt in trial.attempts) <= 4
     assert sweep.complete
     measured = scores_of(sweep, trials).overall.strict.at_k
     for k, at in enumerate(measured, start=1):

@@ -26,7 +26,7 @@ nodes:
 """
 """The agent has to leave a file."""
 
-UNHURRIED = {"STATEM_LEASE_SECONDS": "10"}
+UNHURRIED: Any = {"STATEM_LEASE_SECONDS": "10"}
 """On a busy machine a shorter lease is lost now and then. Whoever is dead on this host is noticed all the same."""
 
 

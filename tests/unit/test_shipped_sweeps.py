@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import subprocess
 from collections import Counter
 from math import comb
@@ -26,6 +27,17 @@ COMES_TO = {
     9: "agent_timeout",
 }
 """The rule of the stand-in: how a trial ends, by what it lacks."""
+
+
+COMMITS = {
+    "v1.0": "ef52b6fec767",
+    "v1.1": "5405820e4143",
+    "v1.2": "02ce05e89f75",
+    "v1.3": "828d5cb44d78",
+    "v1.4": "0ced2aec9c39",
+    "v1.5": "4ca18ff83887",
+}
+"""The commits of the example repository by their tags."""
 
 
 def checksum(text: str) -> int:
@@ -93,6 +105,39 @@ def test_terminal_bench_has_every_kind_of_result() -> None:
         "agent_timeout": 3,
     }
     assert Counter(repairs for row in rows for repairs in row[7:12]) == {"0": 255, "1": 38, "2": 32, "": 120}
+
+
+def test_the_documentation_tells_the_scores_of_the_suite() -> None:
+    """Its lines of pass@k and pass^k are the means of those of the tasks."""
+    rows = table()
+    means = [sum(float(row[13 + column]) for row in rows) / len(rows) for column in range(10)]
+    told = "\n".join(path.read_text() for path in sorted((ROOT / "docs").glob("sweeps*.md")))
+    for name, values in (("pass@k", means[:5]), ("pass^k", means[5:])):
+        assert f"| {name} | {' | '.join(f'{value:.4f}' for value in values)} |" in told
+
+
+def test_the_example_repository_is_the_same_everywhere(tmp_path: Path) -> None:
+    """Its commits have ids that are known, whatever the user's own git says; made twice, it stays what it is."""
+    script = SHIPPED / "make_example_repository.sh"
+    (tmp_path / "gitconfig").write_text("[user]\n\tname = Somebody\n[core]\n\tautocrlf = true\n")
+    environ = {**os.environ, "GIT_CONFIG_GLOBAL": str(tmp_path / "gitconfig"), "GIT_AUTHOR_NAME": "Somebody"}
+    for name in ("one", "other", "one"):
+        subprocess.run(["sh", script, tmp_path / name], check=True, env=environ)
+    for name in ("one", "other"):
+        tags = subprocess.run(
+            [
+                "git",
+                "-C",
+                tmp_path / name,
+                "for-each-ref",
+                "--format=%(refname:short) %(objectname:short=12)",
+                "refs/tags",
+            ],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert dict(line.split() for line in tags.stdout.splitlines()) == COMMITS
 
 
 @pytest.mark.parametrize(
