@@ -263,7 +263,9 @@ class Blocked(Struct, frozen=True):
 class Position(Struct, frozen=True, omit_defaults=True):
     """Where a driver stands: on which entry of its run, how often the agent was called there, whether it has answered
     the last call, and how often each node was entered. ``same`` counts how often in a row the entry was blocked in the
-    same way, which ``block`` stands for."""
+    same way, which ``block`` stands for. ``stepping`` says that a step was under way, ``stops`` counts how often a
+    self-driven agent has stopped by itself, and ``spent`` the seconds for which the attempt was driven until the last
+    word of its driver."""
 
     entry: str = ""
     calls: int = 0
@@ -271,6 +273,9 @@ class Position(Struct, frozen=True, omit_defaults=True):
     visits: dict[str, int] = {}
     block: str = ""
     same: int = 0
+    stepping: bool = False
+    stops: int = 0
+    spent: float = 0.0
 
 
 class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -58,8 +58,8 @@ def travel(journey: Journey, bench: SelfDrivenBench, agent: Agent, command: str)
     if isinstance(run, Verdict):
         return run
     while (verdict := journey.ended(run) or journey.check_time()) is None:
-        if journey.attempt.calls > agent.continuations:
-            return Verdict("agent_gave_up", f"on '{run.node}': it has stopped {journey.attempt.calls} times")
+        if journey.stops > agent.continuations:
+            return Verdict("agent_gave_up", f"on '{run.node}': it has stopped {journey.stops} times")
         prompt = resume_prompt(run, journey.runbook, Address(command, run.id, "", at="service"))
         told = blocked_facts(run, refusals) if refusals else None
         verdict = _one_call(journey, bench, agent, run, filled_in(prompt, journey.place.env), told)
@@ -70,6 +70,8 @@ def travel(journey: Journey, bench: SelfDrivenBench, agent: Agent, command: str)
             return ended
         if verdict is not None:
             return verdict
+        # A call that was interrupted with its worker does not come here.
+        journey.stops += 1
         if journey.attempt.steps >= journey.definition.max_steps:
             return Verdict("max_steps", f"on '{run.node}' after {journey.attempt.steps} gotos")
         last = run.transition

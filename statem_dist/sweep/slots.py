@@ -37,7 +37,7 @@ from statem_dist.sweep.driver import DETAIL_LENGTH_MAX, DRIVER, GivenUp, Journey
 from statem_dist.sweep.hints import Hints
 from statem_dist.sweep.holding import Held, Holding, Why
 from statem_dist.sweep.ledger import Ledger
-from statem_dist.sweep.model import Agent, Attempt, Trial, variable_of
+from statem_dist.sweep.model import Agent, Attempt, Position, Trial, variable_of
 from statem_dist.sweep.plan import seed_of, slug
 from statem_dist.sweep.stopping import stop_if_due
 from statem_dist.sweep.taking import Taken, Taker
@@ -275,6 +275,9 @@ class _Drive:
         limit = self._definition.trial_timeout
         if limit is None:
             return None
+        if not self._fresh:
+            # Neither the time that it waited for another worker counts, nor a call that is to be repeated.
+            return max(0.0, limit - (self.attempt.position or Position()).spent)
         return max(0.0, limit - (self._means.ledger.clock() - self.attempt.started_at) / 1000)
 
     def _verdict(self, note: Callable[[Attempt], None], given_up: Callable[[], bool]) -> Verdict:
@@ -316,7 +319,7 @@ class _Drive:
                 return self_driven.travel(journey, self, agent, COMMAND)
             return journey.travel()
         finally:
-            self.attempt = journey.attempt
+            self.attempt = journey.standing()
 
     def _place(self) -> Place:
         """Return where the checks and the agent work, and with which variables."""
