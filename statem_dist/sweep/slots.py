@@ -26,6 +26,7 @@ from statem_dist.engine import Engine
 from statem_dist.errors import Conflict, NotFound, StatemError, Unavailable
 from statem_dist.evidence import backing_view, backings
 from statem_dist.executor import MakeEnvironment, socket_of
+from statem_dist.files import write_anew
 from statem_dist.history import history, moves
 from statem_dist.protocol.graph import UNCONFINED
 from statem_dist.protocol.model import Place, Run
@@ -401,10 +402,10 @@ class _Drive:
             if run is not None:
                 entries = history(self.engine.log, run)
                 lines = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
-                (folder / "history.jsonl").write_text(lines, encoding="utf-8")
+                write_anew(folder / "history.jsonl", lines)
                 proofs = [backing_view(each) for each in backings(moves(self.engine.log, run))]
-                (folder / "evidence.json").write_text(json.dumps(proofs, ensure_ascii=False), encoding="utf-8")
-            (folder / "result.json").write_bytes(msgspec.json.format(msgspec.json.encode(attempt), indent=1))
+                write_anew(folder / "evidence.json", json.dumps(proofs, ensure_ascii=False))
+            write_anew(folder / "result.json", msgspec.json.format(msgspec.json.encode(attempt), indent=1).decode())
             if self._definition.artifacts.paths:
                 artifacts.collect(self._workspace, folder / "artifacts", self._definition.artifacts)
         except (OSError, StatemError) as error:
