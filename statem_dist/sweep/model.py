@@ -287,7 +287,8 @@ class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
     again, ``checks`` executions of checks and hooks. ``losses`` counts the workers that were lost under it, and
     ``troubles`` what earlier attempts have used of the budget of ``retries``; ``retried`` says that the next attempt
     followed by itself. ``revision`` is that of the definition it follows. ``folder`` holds what is kept of it, on
-    ``host``. ``position`` is where it stood when this was written, for whoever goes on with it.
+    ``host``. ``position`` is where it stood when this was written, for whoever goes on with it; ``claim`` the token
+    under which it is driven.
     """
 
     number: int
@@ -315,6 +316,7 @@ class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
     blocks: tuple[Blocked, ...] = ()
     usage: Usage | None = None
     position: Position | None = None
+    claim: int = 0
 
     @property
     def seconds(self) -> float:

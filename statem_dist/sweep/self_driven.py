@@ -97,7 +97,14 @@ def _one_call(
 
         thread = threading.Thread(target=work, name=f"statem-agent-{run.id}", daemon=True)
         thread.start()
-        _serve(journey, bench, run.id, watch, over)
+        try:
+            _serve(journey, bench, run.id, watch, over)
+        except BaseException:
+            # Whatever has ended the watch over it, nobody is to find the agent at work beside another one.
+            while not over.is_set():
+                bench.end_agent(run.id)
+                over.wait(INSIST_SECONDS)
+            raise
         thread.join()
     ended = answer[0] if answer else Finished(failure="supervisor_lost", text="the call of the agent broke off")
     if ended.cancelled is not None and bench.engine.run(run.id).final:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from statem_dist.embedded import server
+from statem_dist.protocol.events import WorkClaimed
 from statem_dist.protocol.model import Actor
 from statem_dist.settings import Settings
 from statem_dist.store.codec import StoredRunbook
@@ -449,6 +450,7 @@ def test_a_paused_trial_goes_on_with_its_run(track: Track) -> None:
 
 
 ONE_CALL = "nodes: {work: {prompt: Go., before_transfer: [{path: out.txt}], next: good}, good: }\n"
+CHECKED = ONE_CALL.replace("path: out.txt", "run: test -e out.txt")
 HANGS_ONCE = "test -e once && touch out.txt && exit; touch once; exec sleep 600"
 
 
@@ -516,3 +518,45 @@ nodes:
     other.supervisor.close()
     assert trial.last is not None
     assert (trial.state, trial.last.reason, len(trial.attempts)) == ("passed", "success_end", 1)
+
+
+def test_a_trial_goes_on_to_its_end_while_its_worker_stops(track: Track) -> None:
+    """Within the grace its checks are executed as ever, and each of them once."""
+    sweep_id = track.submit(
+        "touch ready; until test -e go; do sleep 0.02; done; touch out.txt",
+        CHECKED,
+    )
+    stopping = track.another()
+    with ThreadPoolExecutor(1) as pool:
+        driven = pool.submit(stopping.slots.drive_next, track.ledger.require(sweep_id).definition.queue)
+        eventually(lambda: track.at_work(sweep_id, "ready"), "the agent works")
+        stopping.stop(5.0)
+        (trial,) = track.ledger.running(sweep_id)
+        assert trial.last is not None
+        (workspace_of(trial.last) / "go").touch()
+        assert driven.result()
+    stopping.supervisor.close()
+    (after,) = track.ledger.trials(sweep_id)
+    assert after.state == "passed"
+    claims = [event for _, event in track.engine.store.events(f"{sweep_id}-1") if isinstance(event, WorkClaimed)]
+    assert len(claims) <= 2
+
+
+def test_a_verdict_that_comes_too_late_ends_no_run(track: Track) -> None:
+    """A worker that has lost its trial without knowing it, and comes to a verdict, leaves the run to its successor."""
+    sweep_id = track.submit("touch once; exec sleep 600", ONE_CALL, timeouts={"agent": 1.5})
+    late = track.another()
+    with ThreadPoolExecutor(1) as pool:
+        driven = pool.submit(late.slots.drive_next, track.ledger.require(sweep_id).definition.queue)
+        eventually(lambda: track.at_work(sweep_id, "once"), "the agent works")
+        # Its renewals come to nothing, as in a process that is stopped; meanwhile somebody else takes the trial over.
+        late.slots._holding.close()
+        (claim,) = track.ledger.claims(sweep_id)
+        (trial,) = track.ledger.running(sweep_id)
+        definition = track.ledger.require(sweep_id).definition
+        assert track.ledger.settle(claim, trial.planned.cell, definition, trial.last, None)
+        driven.result()
+    late.supervisor.close()
+    assert track.engine.run(f"{sweep_id}-1").ending is None
+    assert not (Path(trial.last.folder if trial.last else "") / "result.json").exists()
+    track.ledger.steer(sweep_id, "cancelled", ("active",))
