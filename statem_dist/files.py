@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -41,3 +43,39 @@ def write_whole(path: Path, text: str, *, mode: int | None = None) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def write_anew(path: Path, text: str) -> None:
+    """Write a file in a folder that somebody else may write to, in the place of whatever has its name.
+
+    Nothing that lies there is opened: a pipe would block, and a link would lead elsewhere. The folder is made if
+    missing.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
+    try:
+        with temporary.open("x", encoding="utf-8", errors="replace") as file:
+            file.write(text)
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def read_at_most(path: Path, bytes_max: int) -> bytes:
+    """Return the first bytes of a file that somebody else has written.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file: a pipe would block, and a device might never end.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(f"{path} is no regular file")
+        return file.read(bytes_max)

@@ -136,7 +136,8 @@ class Session:
             NotFound: none is given and none is active, or there is none at all yet.
             Invalid: the given id has no usable character.
         """
-        given = given or os.environ.get("STATEM_RUN_ID") or None
+        if given is None:
+            given = os.environ.get("STATEM_RUN_ID") or None
         wanted = None if given is None else usable_run_id(given)
         if self.nothing_yet:
             from statem_dist.coordinator import run_not_found

@@ -64,10 +64,14 @@ class SocketSubscription:
         self._connection.call("SUBSCRIBE", *channels)
         # One confirmation comes per channel, the first of them as the reply.
         self._unconfirmed = len(channels) - 1
+        self._told = False
 
     def next(self, timeout: float) -> bytes | None:
         """Return the next message; see ``Subscription.next``."""
         deadline = time.monotonic() + timeout
+        if not (self._unconfirmed or self._told):
+            self._told = True
+            return b""
         with _translated():
             while self._connection.buffered or self._readable(deadline):
                 kind, _, data = self._connection.read()
@@ -75,6 +79,7 @@ class SocketSubscription:
                     return bytes(data)
                 self._unconfirmed -= 1
                 if not self._unconfirmed:
+                    self._told = True
                     return b""
         return None
 

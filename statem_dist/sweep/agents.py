@@ -27,12 +27,17 @@ from statem_dist.checks.command import CANNOT_EXECUTE
 from statem_dist.checks.confinement import Rules, Unconfinable, begun
 from statem_dist.checks.output import text_of
 from statem_dist.checks.process import Finished, Supervisor
+from statem_dist.files import read_at_most, write_anew
 from statem_dist.sweep.model import Agent, Reason, Usage
+from statem_dist.sweep.workspaces import discard
 
 BESIDE_HINT = '(it runs in the workspace of its trial; name a file beside the sweep file as "$STATEM_SWEEP_DIR/FILE")'
 
 TARGET_LENGTH_MAX = 1000
 """Characters of a target that an agent writes; node names are shorter."""
+
+ANSWER_BYTES_MAX = 64 * 1024
+"""How much is read of a file that an agent writes for its driver."""
 
 _VARIABLE = re.compile(r"\$(?:\{(STATEM_VAR_[A-Z0-9_]+)\}|(STATEM_VAR_[A-Z0-9_]+))")
 
@@ -61,35 +66,36 @@ class Desk:
 
     def lay_out(self, prompt: str, blocked: Mapping[str, Any] | None) -> dict[str, str]:
         """Put down what the agent is told at its next call; return the variables that name the files."""
-        self._prompt.write_text(prompt, encoding="utf-8")
-        self._goto.unlink(missing_ok=True)
-        self._usage.unlink(missing_ok=True)
+        write_anew(self._prompt, prompt)
+        discard(self._goto)
+        discard(self._usage)
         variables = {
             "STATEM_PROMPT_FILE": str(self._prompt),
             "STATEM_GOTO_FILE": str(self._goto),
             "STATEM_USAGE_FILE": str(self._usage),
         }
         if blocked is not None:
-            self._blocked.write_text(json.dumps(blocked, ensure_ascii=False, indent=1), encoding="utf-8")
+            write_anew(self._blocked, json.dumps(blocked, ensure_ascii=False, indent=1))
             variables["STATEM_BLOCKED_FILE"] = str(self._blocked)
         return variables
 
     def keep_output(self, call: int, text: str) -> None:
         """Keep what a call of the agent has written."""
         if text:
-            (self._folder / f"output-{call}.txt").write_text(text, encoding="utf-8")
+            write_anew(self._folder / f"output-{call}.txt", text)
 
     def wish(self) -> str | None:
         """Return the target that the agent wants, or None if it has not said."""
         try:
-            return self._goto.read_text(encoding="utf-8", errors="replace")[:TARGET_LENGTH_MAX].strip() or None
+            said = read_at_most(self._goto, ANSWER_BYTES_MAX).decode(errors="replace")
+            return said[:TARGET_LENGTH_MAX].strip() or None
         except OSError:
             return None
 
     def usage(self) -> Usage | None:
         """Return what the agent says that the call has used; None if it says nothing that can be understood."""
         try:
-            found = msgspec.json.decode(self._usage.read_bytes(), type=Usage, strict=False)
+            found = msgspec.json.decode(read_at_most(self._usage, ANSWER_BYTES_MAX), type=Usage, strict=False)
         except (OSError, msgspec.DecodeError):
             return None
         sums = (found.input_tokens, found.output_tokens, found.cost_usd)

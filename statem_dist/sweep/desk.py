@@ -266,9 +266,12 @@ class SweepDesk:
     def _plan(self, sweep_id: str, trials: Iterable[Planned]) -> None:
         """Store the trials of a sweep, and let it begin; those that are stored already stay."""
         self._ledger.add(sweep_id, self._ledger.require(sweep_id).definition, trials)
-        with suppress(Conflict):
-            # Somebody else who submitted the same may have begun it, or it may have been cancelled meanwhile.
+        try:
             self._ledger.steer(sweep_id, "active", ["planning"])
+        except Conflict:
+            # Somebody else who submitted the same may have begun it. If it was cancelled, so is what came after.
+            with suppress(Conflict):
+                self._ledger.steer(sweep_id, "cancelled", [])
 
     # --- steering --------------------------------------------------------------------------------------------------
 

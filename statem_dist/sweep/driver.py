@@ -13,6 +13,7 @@ is to blame decides the outcome. What the agent did is judged by the checks; wha
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from typing import Any, Protocol
@@ -23,7 +24,7 @@ from statem_dist.checks.output import text_of
 from statem_dist.checks.process import Finished
 from statem_dist.deadline import Deadline
 from statem_dist.engine import Engine, StartRequest
-from statem_dist.errors import CancelledRun, Conflict, PausedRun
+from statem_dist.errors import CancelledRun, Conflict, PausedRun, TransitionInFlight
 from statem_dist.follow import Settled
 from statem_dist.protocol.graph import Edge, Runbook
 from statem_dist.protocol.model import Actor, Place, Run
@@ -40,6 +41,9 @@ DETAIL_LENGTH_MAX = 500
 
 SAME_BLOCK_MAX = 3
 """How often in a row an entry may be blocked by the same checks with the same results: more is no progress."""
+
+OTHERS_MAX = 20
+"""How often a driver waits for somebody else, such as the agent itself, who attempts transitions of its run."""
 
 TIMED_OUT = Verdict("trial_timeout", "the trial took longer than its timeout")
 
@@ -105,7 +109,11 @@ class Journey:
         position = attempt.position or Position()
         self._entry, self._calls_here, self._answered = position.entry, position.calls, position.answered
         self._block, self._same = position.block, position.same
-        self._stops = position.stops
+        self._stepping = False
+        self._interrupted_on = position.entry if position.stepping else ""
+        self.stops = position.stops
+        self._spent = self._noted_spent = position.spent
+        self._begun = time.monotonic()
         self._visits = dict(position.visits)
         self._blocks = {(block.node, block.target, block.check): block.times for block in attempt.blocks}
 
@@ -118,10 +126,14 @@ class Journey:
             GivenUp: it is to be driven no further here.
         """
         run, refusals = self.begin()
+        if isinstance(run, Run) and run.entry_id == self._interrupted_on:
+            # The step that was under way is begun again, and counts once.
+            self.attempt = replace(self.attempt, steps=self.attempt.steps - 1)
         while not isinstance(run, Verdict):
             if verdict := self._verdict_on(run, refusals):
                 return verdict
             self.attempt = replace(self.attempt, steps=self.attempt.steps + 1)
+            self._stepping = True
             wish: str | None = None
             agent = self.definition.agent
             node = self.runbook.node(run.node)
@@ -135,10 +147,11 @@ class Journey:
                         # It has moved the run itself.
                         refusals = []
                         self.visit(run)
+                        self._stepping = False
                         continue
                 wish = self.desk.wish()
             moved = self._leave(run, wish)
-            self._answered = False
+            self._answered = self._stepping = False
             if isinstance(moved, list):
                 refusals = moved
                 continue
@@ -211,6 +224,10 @@ class Journey:
                 settled = self._goto(run, edge.target)
             except CancelledRun as error:
                 return Verdict("run_cancelled", error.message)
+            except PausedRun:
+                if verdict := self.check_time():
+                    return verdict
+                raise
             except Conflict:
                 # Somebody else moves the run, and is to blame for where it goes.
                 left = self.engine.see_through(run.id, self.until)
@@ -232,7 +249,11 @@ class Journey:
         return wanted or edges
 
     def _goto(self, run: Run, target: str) -> Settled:
-        """Attempt the transition to a target; while the run is paused, wait until it is not."""
+        """Attempt the transition to a target.
+
+        While the run is paused, or somebody else attempts one from here in vain, wait until that is over.
+        """
+        others = 0
         while True:
             try:
                 return self.engine.goto(run.id, target, DRIVER, from_entry=run.entry_id, deadline=self.until)
@@ -240,6 +261,12 @@ class Journey:
                 if self.until.passed:
                     raise
                 self.engine.wait_while_paused(run.id, self.until)
+            except TransitionInFlight:
+                left = self.engine.see_through(run.id, self.until)
+                in_vain = left is None or left.transition.outcome == "blocked"
+                others += 1
+                if not in_vain or others > OTHERS_MAX or self.engine.run(run.id).entry_id != run.entry_id:
+                    raise
 
     def arrived(self, settled: Settled) -> Run | Verdict:
         """Return the run after a transition that was not blocked, or why the trial ends with it."""
@@ -305,33 +332,30 @@ class Journey:
         self._same = self._same + 1 if block == self._block else 1
         self._block = block
 
-    def stopped(self) -> int:
-        """Note that a self-driven agent has stopped before the end; return how often it has.
-
-        Raises:
-            GivenUp: somebody else has the trial by now.
-        """
-        self._stops += 1
-        self.note()
-        return self._stops
-
     def note(self) -> None:
         """Write where the attempt stands.
 
         Raises:
             GivenUp: somebody else has the trial by now.
         """
+        self._noted_spent = self._spent + time.monotonic() - self._begun
+        self.attempt = self.standing()
+        self._note(self.attempt)
+
+    def standing(self) -> Attempt:
+        """Return the attempt with where it stands, for whoever goes on with it."""
         position = Position(
             entry=self._entry,
             calls=self._calls_here,
             answered=self._answered,
-            visits=self._visits,
+            visits=dict(self._visits),
             block=self._block,
             same=self._same,
-            stops=self._stops,
+            stepping=self._stepping,
+            stops=self.stops,
+            spent=self._noted_spent,
         )
-        self.attempt = replace(self.attempt, position=position)
-        self._note(self.attempt)
+        return replace(self.attempt, position=position)
 
     # --- calling the agent -----------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from statem_dist.deadline import Deadline
 from statem_dist.errors import StatemError
 from statem_dist.leases import INSIST_SECONDS, MARGIN, RENEWAL_SECONDS_MAX, RENEWALS_PER_LEASE
 from statem_dist.sweep.ledger import Claim, Ledger
+from statem_dist.sweep.model import Status
 
 Why: TypeAlias = Literal["", "shutdown", "lost", "cancelled"]
 """Why a trial is given up: this process stops, the claim is lost, or the sweep was cancelled; empty while it is not."""
@@ -32,11 +33,12 @@ class Held:
         claim: the claim on it.
         until: what the driver goes by; it passes when the trial is given up.
         end: ends what is being executed for it; called again and again until the trial is let go.
-        renew_more: renews whatever else is held for it.
+        renew_more: renews whatever else is held for it, told the status of its sweep. It may speak to the store, which
+            ``end`` must not: that is called by the thread that looks at the clock alone.
     """
 
     def __init__(
-        self, claim: Claim, until: Deadline, end: Callable[[Why], object], renew_more: Callable[[], object]
+        self, claim: Claim, until: Deadline, end: Callable[[], object], renew_more: Callable[[Status], object]
     ) -> None:
         self.claim = claim
         self.until = until
@@ -68,7 +70,7 @@ class Holding:
         self._lock = threading.Lock()
         self._held: list[Held] = []
         self._started = False
-        self._over: Why = ""
+        self._all_given_up: Why = ""
         self._closed = threading.Event()
 
     @contextmanager
@@ -76,8 +78,8 @@ class Holding:
         """Keep the lease of a trial for the length of a ``with`` block."""
         with self._lock:
             self._held.append(held)
-            if self._over:
-                held.give_up(self._over)
+            if self._all_given_up:
+                held.give_up(self._all_given_up)
             if not self._started:
                 self._started = True
                 for name, work in (("statem-trials", self._renew_for_ever), ("statem-trials-clock", self._look)):
@@ -89,9 +91,9 @@ class Holding:
                 self._held.remove(held)
 
     def give_up_all(self, why: Why) -> None:
-        """Give every trial up, those too that are about to be held."""
+        """Give every trial up, those too that are held from now on."""
         with self._lock:
-            self._over = why
+            self._all_given_up = why
         for held in self._everything():
             held.give_up(why)
 
@@ -103,7 +105,8 @@ class Holding:
         """Renew every lease that is held, once; give up what is lost or cancelled."""
         by_sweep: dict[str, list[Held]] = {}
         for held in self._everything():
-            if held.why in ("", "shutdown"):
+            # One that is cancelled is held as well until its result is there.
+            if held.why != "lost":
                 by_sweep.setdefault(held.claim.sweep_id, []).append(held)
         for sweep_id, members in by_sweep.items():
             asked_at = time.monotonic()
@@ -117,9 +120,19 @@ class Holding:
                     held.give_up("lost")
                     continue
                 held.asked_at = asked_at
-                held.renew_more()
                 if status == "cancelled":
                     held.give_up("cancelled")
+                try:
+                    held.renew_more(status)
+                except Exception:
+                    # What is wrong with one trial must not cost the others their leases.
+                    logger.exception("what trial %d holds cannot be renewed", held.claim.number)
+
+    def is_given_up(self, held: Held) -> bool:
+        """Return whether a trial is given up, by the clock too: this process may have been stopped for a while."""
+        if time.monotonic() - held.asked_at >= self._trusted_seconds:
+            held.give_up("lost")
+        return bool(held.why)
 
     def _everything(self) -> list[Held]:
         with self._lock:
@@ -137,10 +150,8 @@ class Holding:
         """Give up what was not renewed in time, and insist on the end of what is given up."""
         while not self._closed.wait(INSIST_SECONDS):
             for held in self._everything():
-                if time.monotonic() - held.asked_at >= self._trusted_seconds:
-                    held.give_up("lost")
-                if held.why:
+                if self.is_given_up(held):
                     try:
-                        held.end(held.why)
+                        held.end()
                     except Exception:
                         logger.exception("trial %d cannot be ended", held.claim.number)

@@ -44,6 +44,7 @@ class Keeper:
         self._hints = hints
         self._roster = roster
         self._looks = 0
+        self._told: set[str] = set()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._look_for_ever, name="statem-keeper", daemon=True)
 
@@ -60,17 +61,30 @@ class Keeper:
         self._looks += 1
         ready: dict[str, int] = {}
         for each in self._ledger.open():
-            sweep = self._ledger.sweep(each.id)
-            if sweep is None:
-                self._ledger.unpublish(each.id)
-                continue
-            self._hand_on(sweep, ask_for_dead=self._looks % DEAD_EVERY == 1)
-            if sweep.counts["running"] == 0 and sweep.status in ("finished", "cancelled", "stopped"):
-                self._forget(each)
-            elif sweep.status == "active" and not stop_if_due(self._ledger, sweep.id, sweep.definition):
-                ready[each.queue] = ready.get(each.queue, 0) + _may_begin(sweep)
+            try:
+                ready[each.queue] = ready.get(each.queue, 0) + self._look_after(each)
+            except Unavailable:
+                raise
+            except Exception as error:
+                # What a newer version has written, or what is damaged, must not keep the others waiting.
+                if each.id not in self._told:
+                    self._told.add(each.id)
+                    logger.error("the sweep %s cannot be looked after: %s", each.id, error, exc_info=error)
         for queue, trials in ready.items():
             self._wake(queue, trials)
+
+    def _look_after(self, each: OpenSweep) -> int:
+        """Look after one sweep; return how many of its trials may begin now."""
+        sweep = self._ledger.sweep(each.id)
+        if sweep is None:
+            self._ledger.unpublish(each.id)
+            return 0
+        self._hand_on(sweep, ask_for_dead=self._looks % DEAD_EVERY == 1)
+        if sweep.counts["running"] == 0 and sweep.status in ("finished", "cancelled", "stopped"):
+            self._forget(each)
+        elif sweep.status == "active" and not stop_if_due(self._ledger, sweep.id, sweep.definition):
+            return _may_begin(sweep)
+        return 0
 
     def _forget(self, each: OpenSweep) -> None:
         """Let workers forget a sweep that has ended, unless it is taken up again in this moment."""
@@ -103,8 +117,11 @@ class Keeper:
         for trial in self._ledger.trials(sweep.id, by_number):
             attempt = trial.last
             begun = attempt is not None and attempt.outcome is None
-            if lapsed or (attempt is not None and begun and is_dead(attempt.worker)):
-                self._settle_one(sweep, trial, by_number[trial.planned.number], lapsed=lapsed)
+            claim = by_number[trial.planned.number]
+            # Whoever has just claimed it has not said so yet where the last word is of an earlier claim.
+            said = attempt is not None and begun and attempt.claim == claim.token
+            if lapsed or (attempt is not None and said and is_dead(attempt.worker)):
+                self._settle_one(sweep, trial, claim, lapsed=lapsed)
 
     def _settle_one(self, sweep: Sweep, trial: Trial, claim: Claim, *, lapsed: bool) -> None:
         attempt = trial.last

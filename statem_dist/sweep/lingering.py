@@ -36,8 +36,10 @@ def _end_when_done(starter: int, ledger: Ledger) -> None:
 
 
 def _is_needed(ledger: Ledger) -> bool:
+    """Return whether a sweep goes on: one that is paused with no trial under way waits for somebody who resumes it."""
     try:
-        return bool(ledger.open())
+        sweeps = [ledger.sweep(each.id) for each in ledger.open()]
+        return any(each is not None and (each.status == "active" or each.counts["running"]) for each in sweeps)
     except Unavailable as error:
         logger.warning("whoever has started this process is gone, and so is the state store: %s", error.message)
         return False

@@ -264,7 +264,9 @@ class Blocked(Struct, frozen=True):
 class Position(Struct, frozen=True, omit_defaults=True):
     """Where a driver stands: on which entry of its run, how often the agent was called there, whether it has answered
     the last call, and how often each node was entered. ``same`` counts how often in a row the entry was blocked in the
-    same way, which ``block`` stands for, and ``stops`` how often a self-driven agent has stopped before the end."""
+    same way, which ``block`` stands for. ``stepping`` says that a step was under way, ``stops`` counts how often a
+    self-driven agent has stopped by itself, and ``spent`` the seconds for which the attempt was driven until the last
+    word of its driver."""
 
     entry: str = ""
     calls: int = 0
@@ -272,7 +274,9 @@ class Position(Struct, frozen=True, omit_defaults=True):
     visits: dict[str, int] = {}
     block: str = ""
     same: int = 0
+    stepping: bool = False
     stops: int = 0
+    spent: float = 0.0
 
 
 class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -284,7 +288,8 @@ class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
     again, ``checks`` executions of checks and hooks. ``losses`` counts the workers that were lost under it, and
     ``troubles`` what earlier attempts have used of the budget of ``retries``; ``retried`` says that the next attempt
     followed by itself. ``revision`` is that of the definition it follows. ``folder`` holds what is kept of it, on
-    ``host``. ``position`` is where it stood when this was written, for whoever goes on with it.
+    ``host``. ``position`` is where it stood when this was written, for whoever goes on with it; ``claim`` the token
+    under which it is driven.
     """
 
     number: int
@@ -312,6 +317,7 @@ class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
     blocks: tuple[Blocked, ...] = ()
     usage: Usage | None = None
     position: Position | None = None
+    claim: int = 0
 
     @property
     def seconds(self) -> float:

@@ -58,6 +58,8 @@ def travel(journey: Journey, bench: SelfDrivenBench, agent: Agent, command: str)
     if isinstance(run, Verdict):
         return run
     while (verdict := journey.ended(run) or journey.check_time()) is None:
+        if journey.stops > agent.continuations:
+            return Verdict("agent_gave_up", f"on '{run.node}': it has stopped {journey.stops} times")
         prompt = resume_prompt(run, journey.runbook, Address(command, run.id, "", at="service"))
         told = blocked_facts(run, refusals) if refusals else None
         verdict = _one_call(journey, bench, agent, run, filled_in(prompt, journey.place.env), told)
@@ -68,11 +70,10 @@ def travel(journey: Journey, bench: SelfDrivenBench, agent: Agent, command: str)
             return ended
         if verdict is not None:
             return verdict
+        # A call that was interrupted with its worker does not come here.
+        journey.stops += 1
         if journey.attempt.steps >= journey.definition.max_steps:
             return Verdict("max_steps", f"on '{run.node}' after {journey.attempt.steps} gotos")
-        # Only what has ended by itself: a call whose worker was lost or stopped is no fault of the agent.
-        if (stops := journey.stopped()) > agent.continuations:
-            return Verdict("agent_gave_up", f"on '{run.node}': it has stopped {stops} times")
         last = run.transition
         refusals = [Settled(run=run, transition=last)] if last is not None and last.outcome == "blocked" else []
     return verdict
@@ -96,7 +97,14 @@ def _one_call(
 
         thread = threading.Thread(target=work, name=f"statem-agent-{run.id}", daemon=True)
         thread.start()
-        _serve(journey, bench, run.id, watch, over)
+        try:
+            _serve(journey, bench, run.id, watch, over)
+        except BaseException:
+            # Whatever has ended the watch over it, nobody is to find the agent at work beside another one.
+            while not over.is_set():
+                bench.end_agent(run.id)
+                over.wait(INSIST_SECONDS)
+            raise
         thread.join()
     ended = answer[0] if answer else Finished(failure="supervisor_lost", text="the call of the agent broke off")
     if ended.cancelled is not None and bench.engine.run(run.id).final:

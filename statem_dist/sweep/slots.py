@@ -23,9 +23,10 @@ from statem_dist.checks.environment import statem_variables
 from statem_dist.checks.process import SHUTDOWN, Finished, Supervisor
 from statem_dist.deadline import Deadline
 from statem_dist.engine import Engine
-from statem_dist.errors import Conflict, NotFound, StatemError, Unavailable
+from statem_dist.errors import Conflict, NotFound, StatemError, StoredDataUnreadable, Unavailable
 from statem_dist.evidence import backing_view, backings
 from statem_dist.executor import MakeEnvironment, socket_of
+from statem_dist.files import write_anew
 from statem_dist.history import history, moves
 from statem_dist.protocol.graph import UNCONFINED
 from statem_dist.protocol.model import Place, Run
@@ -35,9 +36,9 @@ from statem_dist.sweep.agents import Desk, Verdict
 from statem_dist.sweep.budget import concluded, pause_before, troubles_after
 from statem_dist.sweep.driver import DETAIL_LENGTH_MAX, DRIVER, GivenUp, Journey
 from statem_dist.sweep.hints import Hints
-from statem_dist.sweep.holding import Held, Holding, Why
+from statem_dist.sweep.holding import Held, Holding
 from statem_dist.sweep.ledger import Ledger
-from statem_dist.sweep.model import Agent, Attempt, Trial, variable_of
+from statem_dist.sweep.model import Agent, Attempt, Position, Status, Trial, variable_of
 from statem_dist.sweep.plan import seed_of, slug
 from statem_dist.sweep.stopping import stop_if_due
 from statem_dist.sweep.taking import Taken, Taker
@@ -62,7 +63,8 @@ class Means(Struct, frozen=True):
     """What a process works on trials with.
 
     ``environment`` makes the environment of commands, ``passed`` names variables of this process that they get, and
-    ``service_url`` says where self-driven agents find the service; None where there is none.
+    ``service_url`` says where self-driven agents find the service; None where there is none. ``end_checks`` ends the
+    checks of trials, and lets no more of them begin.
     """
 
     settings: Settings
@@ -76,6 +78,7 @@ class Means(Struct, frozen=True):
     worker: str
     passed: tuple[str, ...]
     service_url: Callable[[], str | None]
+    end_checks: Callable[[], object]
 
 
 class Slots:
@@ -117,9 +120,14 @@ class Slots:
     def stop(self, grace_seconds: float) -> None:
         """Take no more; after the grace, hand back what is being driven."""
         self._stopping.set()
-        timer = threading.Timer(grace_seconds, self._holding.give_up_all, args=("shutdown",))
+        timer = threading.Timer(grace_seconds, self._hand_back)
         timer.daemon = True
         timer.start()
+
+    def _hand_back(self) -> None:
+        self._holding.give_up_all("shutdown")
+        # Not before: a driver whose checks are handed back while its trial goes on would claim them again and again.
+        self._means.end_checks()
 
     # --- one trial -------------------------------------------------------------------------------------------------
 
@@ -129,18 +137,15 @@ class Slots:
         trial = next(self._means.ledger.trials(claim.sweep_id, [claim.number]))
         drive = _Drive(self._means, self._folder, self._host, taken, trial)
 
-        def end(why: Why) -> None:
-            drive.end(why)
-
-        def renew() -> None:
+        def renew(status: Status) -> None:
             self._taker.renew(taken)
-            drive.end_if_terminated()
+            drive.look_at_run(status)
 
-        held = Held(claim, drive.until, end, renew)
+        held = Held(claim, drive.until, drive.end, renew)
         with self._holding.hold(held):
             if not self._means.ledger.note(claim, drive.attempt, self._holding.lease_ms):
                 return
-            drive.go(held, self._holding.lease_ms)
+            drive.go(held, self._holding)
         stop_if_due(self._means.ledger, claim.sweep_id, definition)
 
 
@@ -163,17 +168,17 @@ class _Drive:
     def _workspace(self) -> Path:
         return Path(self.attempt.folder) / "workspace"
 
-    def go(self, held: Held, lease_ms: int) -> None:
+    def go(self, held: Held, holding: Holding) -> None:
         """Drive it until there is a verdict, and tell the ledger; or give it up."""
         claim, ledger = self._taken.claim, self._means.ledger
 
         def note(attempt: Attempt) -> None:
             self.attempt = attempt
-            if held.why or not ledger.note(claim, attempt, lease_ms):
+            if held.why or not ledger.note(claim, attempt, holding.lease_ms):
                 raise GivenUp
 
         try:
-            verdict = self._verdict(note, lambda: bool(held.why))
+            verdict = self._verdict(note, lambda: holding.is_given_up(held))
         except GivenUp:
             verdict = None
         except Unavailable:
@@ -187,6 +192,9 @@ class _Drive:
             verdict = Verdict("internal_error", f"{type(error).__name__}: {error}")
         finally:
             self._revoke_token()
+        # Whose claim has run out must not touch the run and the files of whoever has the trial now.
+        if not (holding.is_given_up(held) or ledger.note(claim, self.attempt, holding.lease_ms)):
+            held.give_up("lost")
         if held.why == "lost":
             logger.warning("trial %d of sweep %s is lost to somebody else", claim.number, claim.sweep_id)
         elif held.why == "cancelled":
@@ -197,14 +205,15 @@ class _Drive:
         else:
             self._conclude(verdict)
 
-    def end(self, why: Why) -> None:
-        """End what is being executed for it."""
-        if why == "cancelled":
-            self._end_run("the sweep was cancelled")
-        self._means.supervisor.cancel(_agent_key(self.attempt.run_id), SHUTDOWN)
+    def end(self) -> None:
+        """End its agent."""
+        self.end_agent(self.attempt.run_id)
 
-    def end_if_terminated(self) -> None:
-        """End the agent if somebody has terminated the run under it."""
+    def look_at_run(self, status: Status) -> None:
+        """End its run if its sweep was cancelled, and its agent if somebody has terminated the run."""
+        if status == "cancelled":
+            self._end_run("the sweep was cancelled")
+            return
         run = self.engine.find(self.attempt.run_id)
         if run is not None and run.ending is not None and run.ending.terminated:
             self.end_agent(run.id)
@@ -251,7 +260,7 @@ class _Drive:
         """Return the attempt that is to be driven, and whether it is a new one."""
         claim, last = self._taken.claim, trial.last
         if last is not None and last.outcome is None:
-            return replace(last, worker=self._means.worker), False
+            return replace(last, worker=self._means.worker, claim=claim.token), False
         troubles = troubles_after(last) if last is not None and last.retried else 0
         # What follows an error by itself begins after a pause, which is no part of its time.
         begins = self._means.ledger.clock() + round(1000 * pause_before(troubles, random.random()))
@@ -269,12 +278,16 @@ class _Drive:
             folder=str(folder / claim.sweep_id / slug(trial.planned.cell) / repetition / f"attempt-{number}"),
             revision=self._taken.revision,
             troubles=troubles,
+            claim=claim.token,
         ), True
 
     def _seconds_left(self) -> float | None:
         limit = self._definition.trial_timeout
         if limit is None:
             return None
+        if not self._fresh:
+            # Neither the time that it waited for another worker counts, nor a call that is to be repeated.
+            return max(0.0, limit - (self.attempt.position or Position()).spent)
         return max(0.0, limit - (self._means.ledger.clock() - self.attempt.started_at) / 1000)
 
     def _verdict(self, note: Callable[[Attempt], None], given_up: Callable[[], bool]) -> Verdict:
@@ -316,7 +329,7 @@ class _Drive:
                 return self_driven.travel(journey, self, agent, COMMAND)
             return journey.travel()
         finally:
-            self.attempt = journey.attempt
+            self.attempt = journey.standing()
 
     def _place(self) -> Place:
         """Return where the checks and the agent work, and with which variables."""
@@ -386,8 +399,12 @@ class _Drive:
 
     def _end_run(self, why: str) -> None:
         """End the run of the attempt, if it has not ended."""
-        with suppress(Conflict, NotFound):
+        try:
             self.engine.cancel_run(self.attempt.run_id, why, DRIVER, terminate=True)
+        except (Conflict, NotFound):
+            pass
+        except StoredDataUnreadable as error:
+            logger.warning("the run %s cannot be ended: %s", self.attempt.run_id, error.message)
 
     def _keep(self, attempt: Attempt) -> None:
         """Write what is told of the attempt beside its workspace. Whatever fails here costs no result."""
@@ -398,10 +415,10 @@ class _Drive:
             if run is not None:
                 entries = history(self.engine.log, run)
                 lines = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
-                (folder / "history.jsonl").write_text(lines, encoding="utf-8")
+                write_anew(folder / "history.jsonl", lines)
                 proofs = [backing_view(each) for each in backings(moves(self.engine.log, run))]
-                (folder / "evidence.json").write_text(json.dumps(proofs, ensure_ascii=False), encoding="utf-8")
-            (folder / "result.json").write_bytes(msgspec.json.format(msgspec.json.encode(attempt), indent=1))
+                write_anew(folder / "evidence.json", json.dumps(proofs, ensure_ascii=False))
+            write_anew(folder / "result.json", msgspec.json.format(msgspec.json.encode(attempt), indent=1).decode())
             if self._definition.artifacts.paths:
                 artifacts.collect(self._workspace, folder / "artifacts", self._definition.artifacts)
         except (OSError, StatemError) as error:

@@ -7,12 +7,14 @@ the next trial is taken at once.
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 
 from statem_dist.errors import NotFound
@@ -20,6 +22,8 @@ from statem_dist.sweep.lanes import Lane
 from statem_dist.sweep.ledger import Claim, Ledger, OpenSweep
 from statem_dist.sweep.model import Definition, Limit, Priority
 from statem_dist.sweep.shared_limits import SharedLimits
+
+logger = logging.getLogger(__name__)
 
 ORDER: dict[Priority, int] = {"high": 0, "normal": 1, "low": 2}
 
@@ -60,6 +64,10 @@ class Taker:
                 definition, revision = self._ledger.definition(sweep.id)
             except NotFound:
                 self._ledger.unpublish(sweep.id)
+                continue
+            except msgspec.DecodeError as error:
+                # A newer version has written it, or it is damaged: the others must not wait for it.
+                logger.warning("no trial of the sweep %s can be taken: %s", sweep.id, error)
                 continue
             if self._has_room(sweep, definition) and (taken := self._take_of(sweep, definition, revision)):
                 if len(in_turn) > 1:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from statem_dist.dispatch import PushWithCommit
 from statem_dist.identity import this_process
@@ -216,7 +217,7 @@ def test_a_lost_worker_uses_the_budget(floor: Floor, lose: Callable[[Floor], Cla
     known = None
     for losses, state in ((1, "pending"), (2, "error")):
         claim = lose(floor)
-        known = known or attempt(claim, worker=worker)
+        known = replace(known or attempt(claim, worker=worker), claim=claim.token)
         floor.bench.call("HSET", keys.sweep("a", "tries"), claim.number, 1)
         floor.bench.call("HSET", keys.sweep("a", "attempts"), f"{claim.number}.1", msgspec.json.encode(known))
         while floor.ledger.require("a").counts["running"]:
@@ -269,3 +270,30 @@ def test_what_has_ended_is_forgotten(floor: Floor) -> None:
     assert floor.ledger.again("a", list(floor.ledger.trials("a"))) == 1
     floor.ledger.steer("a", "active", ["finished"])
     assert floor.take().claim.number == 1
+
+
+def test_who_has_just_claimed_a_trial_is_not_taken_for_its_last_worker(floor: Floor) -> None:
+    """Between the claim and the first word of it, the last word is that of a worker that is gone."""
+    floor.submit("a", 1)
+    first = floor.take().claim
+    known = replace(attempt(first, worker=DEAD.format(host=socket.gethostname())), claim=first.token)
+    made, _ = floor.ledger.definition("a")
+    (trial,) = floor.ledger.trials("a")
+    assert floor.ledger.note(first, known, LEASE_MS)
+    assert floor.ledger.settle(first, trial.planned.cell, made, known, None)
+    second = floor.take().claim
+    for _ in range(5):
+        floor.keeper.look()
+    (claim,) = floor.ledger.claims("a")
+    assert claim.token == second.token
+
+
+def test_a_sweep_that_cannot_be_read_keeps_no_other_waiting(floor: Floor) -> None:
+    """Keepers and slots leave alone what a newer version has written, and go on with the rest."""
+    floor.submit("a", 1, priority="high")
+    floor.submit("b", 1)
+    floor.bench.call("HSET", keys.sweep("a", "sweep"), "definition", '{"name": 7}')
+    floor.serve(2)
+    floor.keeper.look()
+    assert floor.hints() == 1
+    assert floor.take().claim.sweep_id == "b"

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from statem_dist.embedded import server
+from statem_dist.protocol.events import WorkClaimed
 from statem_dist.protocol.model import Actor
 from statem_dist.settings import Settings
 from statem_dist.store.codec import StoredRunbook
@@ -443,3 +444,119 @@ def test_a_paused_trial_goes_on_with_its_run(track: Track) -> None:
         track.engine.unpause(f"{sweep_id}-1", Actor("boss"))
         (trial,) = driven.result()
     assert trial.state == "passed"
+
+
+# --- what befalls workers is no doing of the agent ----------------------------------------------------------------
+
+
+ONE_CALL = "nodes: {work: {prompt: Go., before_transfer: [{path: out.txt}], next: good}, good: }\n"
+CHECKED = ONE_CALL.replace("path: out.txt", "run: test -e out.txt")
+HANGS_ONCE = "test -e once && touch out.txt && exit; touch once; exec sleep 600"
+
+
+def hand_back(track: Track, sweep_id: str, file: str = "once") -> Attempt:
+    """Let a worker begin the only trial of a sweep, stop it while its agent is at work; return the attempt."""
+    stopping = track.another()
+    with ThreadPoolExecutor(1) as pool:
+        driven = pool.submit(stopping.slots.drive_next, track.ledger.require(sweep_id).definition.queue)
+        eventually(lambda: track.at_work(sweep_id, file), "the agent works")
+        stopping.stop(0.0)
+        assert driven.result()
+    stopping.supervisor.close()
+    (trial,) = track.ledger.trials(sweep_id)
+    assert trial.last is not None
+    return trial.last
+
+
+def test_an_interrupted_step_counts_once(track: Track) -> None:
+    """A trial that was handed back in the middle of its last step has that step all the same."""
+    sweep_id = track.submit(HANGS_ONCE, ONE_CALL, max_steps=1)
+    assert hand_back(track, sweep_id).steps == 1
+    (trial,) = track.drive_all(sweep_id)
+    assert trial.last is not None
+    assert (trial.state, trial.last.reason, trial.last.steps) == ("passed", "success_end", 1)
+
+
+def test_time_without_a_worker_does_not_count(track: Track) -> None:
+    """A trial that waits for another worker for longer than its own time has that time all the same."""
+    sweep_id = track.submit(HANGS_ONCE, ONE_CALL, timeouts={"trial": 2})
+    attempt = hand_back(track, sweep_id)
+    eventually(lambda: track.ledger.clock() - attempt.started_at > 2000, "its time would be over")
+    (trial,) = track.drive_all(sweep_id)
+    assert trial.last is not None
+    assert (trial.state, trial.last.reason) == ("passed", "success_end")
+
+
+def test_a_run_that_is_paused_for_too_long(track: Track) -> None:
+    """The trial's time goes on, and is over in the end; that is no error of the host."""
+    result = track.drive(f"echo right > out.txt; {OWN_RUN.format('pause --agent-id boss')}", timeouts={"trial": 2})
+    assert (result.outcome, result.reason) == ("timeout", "trial_timeout")
+
+
+def test_somebody_else_moves_the_run_in_vain(track: Track) -> None:
+    """What somebody else attempts and is blocked in is waited for, and keeps nobody from the attempt of the driver."""
+    two_ways = """\
+nodes:
+  work:
+    prompt: Go.
+    next:
+      - {to: good, condition: [{run: test -e key}]}
+      - {to: bad, condition: [{run: "touch began; sleep 1; touch key; exit 1"}]}
+  good:
+  bad:
+"""
+    sweep_id = track.submit(
+        "touch ready; until test -e began; do sleep 0.02; done", two_ways, timeouts={"agent": 20}, retries=0
+    )
+    other = track.another()
+    with ThreadPoolExecutor(2) as pool:
+        driven = pool.submit(track.drive_all, sweep_id)
+        eventually(lambda: track.at_work(sweep_id, "ready"), "the agent works")
+        beside = pool.submit(other.slots.engine.goto, f"{sweep_id}-1", "bad", Actor("beside"))
+        assert beside.result().transition.outcome == "blocked"
+        (trial,) = driven.result()
+    other.supervisor.close()
+    assert trial.last is not None
+    assert (trial.state, trial.last.reason, len(trial.attempts)) == ("passed", "success_end", 1)
+
+
+def test_a_trial_goes_on_to_its_end_while_its_worker_stops(track: Track) -> None:
+    """Within the grace its checks are executed as ever, and each of them once."""
+    sweep_id = track.submit(
+        "touch ready; until test -e go; do sleep 0.02; done; touch out.txt",
+        CHECKED,
+    )
+    stopping = track.another()
+    with ThreadPoolExecutor(1) as pool:
+        driven = pool.submit(stopping.slots.drive_next, track.ledger.require(sweep_id).definition.queue)
+        eventually(lambda: track.at_work(sweep_id, "ready"), "the agent works")
+        stopping.stop(5.0)
+        (trial,) = track.ledger.running(sweep_id)
+        assert trial.last is not None
+        (workspace_of(trial.last) / "go").touch()
+        assert driven.result()
+    stopping.supervisor.close()
+    (after,) = track.ledger.trials(sweep_id)
+    assert after.state == "passed"
+    claims = [event for _, event in track.engine.store.events(f"{sweep_id}-1") if isinstance(event, WorkClaimed)]
+    assert len(claims) <= 2
+
+
+def test_a_verdict_that_comes_too_late_ends_no_run(track: Track) -> None:
+    """A worker that has lost its trial without knowing it, and comes to a verdict, leaves the run to its successor."""
+    sweep_id = track.submit("touch once; exec sleep 600", ONE_CALL, timeouts={"agent": 1.5})
+    late = track.another()
+    with ThreadPoolExecutor(1) as pool:
+        driven = pool.submit(late.slots.drive_next, track.ledger.require(sweep_id).definition.queue)
+        eventually(lambda: track.at_work(sweep_id, "once"), "the agent works")
+        # Its renewals come to nothing, as in a process that is stopped; meanwhile somebody else takes the trial over.
+        late.slots._holding.close()
+        (claim,) = track.ledger.claims(sweep_id)
+        (trial,) = track.ledger.running(sweep_id)
+        definition = track.ledger.require(sweep_id).definition
+        assert track.ledger.settle(claim, trial.planned.cell, definition, trial.last, None)
+        driven.result()
+    late.supervisor.close()
+    assert track.engine.run(f"{sweep_id}-1").ending is None
+    assert not (Path(trial.last.folder if trial.last else "") / "result.json").exists()
+    track.ledger.steer(sweep_id, "cancelled", ("active",))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -73,3 +75,31 @@ def test_usage_adds_up() -> None:
     assert added(None, None) is None
     assert added(None, Usage(1, 2, 0.5)) == added(Usage(1, 2, 0.5), None) == Usage(1, 2, 0.5)
     assert added(Usage(1, 2, 0.5), Usage(1, 1, 0.25)) == Usage(2, 3, 0.75)
+
+
+def test_pipes_devices_and_links_on_the_desk(tmp_path: Path) -> None:
+    """An agent may leave anything there: it holds up no driver, and leads it nowhere."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("mine")
+    folder = tmp_path / "desk"
+    desk = Desk(folder)
+    names = {name: Path(path) for name, path in desk.lay_out("Do it.", {}).items()}
+    for path in names.values():
+        path.unlink(missing_ok=True)
+        os.mkfifo(path)
+    os.mkfifo(folder / "output-1.txt")
+    assert (desk.wish(), desk.usage()) == (None, None)
+    desk.keep_output(1, "said")
+    desk.lay_out("Again.", {})
+    assert (folder / "output-1.txt").read_text() == "said"
+    assert names["STATEM_PROMPT_FILE"].read_text() == "Again."
+    names["STATEM_PROMPT_FILE"].unlink()
+    names["STATEM_PROMPT_FILE"].symlink_to(elsewhere)
+    names["STATEM_USAGE_FILE"].symlink_to("/dev/zero")
+    names["STATEM_GOTO_FILE"].mkdir()
+    assert (desk.wish(), desk.usage()) == (None, None)
+    desk.lay_out("Once more.", None)
+    assert elsewhere.read_text() == "mine"
+    shutil.rmtree(folder)
+    desk.keep_output(2, "said")
+    assert desk.lay_out("At last.", None)

@@ -132,6 +132,7 @@ UNDECIDING: dict[str, Any] = {
     "axes": (),
     "listed": (),
     "concurrency": 3,
+    "concurrency_given": True,
     "concurrency_per": {"model": {"*": 1}},
     "queue": "other",
     "limits": (Limit("x", in_flight=1),),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from functools import cached_property
 from pathlib import Path
 
@@ -81,6 +82,8 @@ class Runtime:
         self._options = options
         self._settings = settings
         self._url = store_url(settings)
+        self._making = threading.Lock()
+        self._slots: Slots | None = None
         self.store = RedisStore(client_for(self._url), patience_seconds=PATIENCE_SECONDS, bears_faults=True)
         self.coordinator = Coordinator(self.store, dispatcher_for(settings, self._url), settings)
         self.supervisor = Supervisor(kill_grace_seconds=settings.kill_grace_seconds)
@@ -97,9 +100,15 @@ class Runtime:
             Coordinator(self.store, DispatchOthers(self.coordinator.dispatcher, queues), self._settings), queues
         )
 
-    @cached_property
+    @property
     def slots(self) -> Slots:
-        """Drives trials in the slots of this process."""
+        """Drives trials in the slots of this process; made when the first of them is used."""
+        with self._making:
+            if self._slots is None:
+                self._slots = self._made_slots()
+            return self._slots
+
+    def _made_slots(self) -> Slots:
         settings = replace(self._settings, patience_seconds=PATIENCE_SECONDS)
         holding = Holding(Ledger(self._impatient_store()), settings.lease_seconds, settings.kill_grace_seconds)
         own = InlineWorker(self._trial_executor, alone=False)
@@ -115,6 +124,7 @@ class Runtime:
             worker=this_process("worker"),
             passed=self._options.pass_env,
             service_url=self._service_url,
+            end_checks=lambda: self._trial_executor.stop(0.0),
         )
         taker = Taker(self.ledger, SharedLimits(self.store), holding.lease_ms, socket.gethostname(), settings.state_dir)
         return Slots(means, taker, holding)
@@ -122,9 +132,9 @@ class Runtime:
     def stop(self, grace_seconds: float) -> None:
         """Begin nothing more; after the grace, hand back what is being executed and driven."""
         self.executor.stop(grace_seconds)
-        if "slots" in vars(self):
-            self.slots.stop(grace_seconds)
-            self._trial_executor.stop(grace_seconds)
+        # Not behind the lock: the child of a prefork pool is told by a signal, in the thread that may hold it.
+        if self._slots is not None:
+            self._slots.stop(grace_seconds)
 
     def _executor(self, coordinator: Coordinator, queues: tuple[str, ...]) -> Executor:
         return Executor(
