@@ -455,6 +455,16 @@ def end_commands(process: str, run_id: str) -> None:
     _kill_all(lambda: _carriers(f"{MARKER}={process}:", f"{RUN_ID}={run_id}\0"))
 
 
+def end_agents(process: str, run_id: str) -> None:
+    """Kill the agent commands that a process of this host has under way for a run, and leave its checks alone.
+
+    Args:
+        process: whoever had the run before, as ``identity.own_process`` named it.
+        run_id: the run.
+    """
+    _kill_all(lambda: _carriers(f"{MARKER}={process}:", f"{RUN_ID}={run_id}\0", "STATEM_PURPOSE=agent\0"))
+
+
 def _kill_all(find: Callable[[], list[int]]) -> None:
     """Kill what ``find`` returns, again and again until it returns nothing."""
     for _ in range(SWEEP_ROUNDS_MAX):

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from statem_dist.checks.confinement import rules_for
 from statem_dist.checks.environment import statem_variables
-from statem_dist.checks.process import SHUTDOWN, Finished, Supervisor
+from statem_dist.checks.process import SHUTDOWN, Finished, Supervisor, end_agents
 from statem_dist.deadline import Deadline
 from statem_dist.engine import Engine
 from statem_dist.errors import Conflict, NotFound, StatemError, StoredDataUnreadable, Unavailable
@@ -28,6 +28,7 @@ from statem_dist.evidence import backing_view, backings
 from statem_dist.executor import MakeEnvironment, socket_of
 from statem_dist.files import write_anew
 from statem_dist.history import history, moves
+from statem_dist.identity import process_here
 from statem_dist.protocol.graph import UNCONFINED
 from statem_dist.protocol.model import Place, Run
 from statem_dist.settings import Settings
@@ -145,6 +146,9 @@ class Slots:
         with self._holding.hold(held):
             if not self._means.ledger.note(claim, drive.attempt, self._holding.lease_ms):
                 return
+            if trial.last is not None and (before := process_here(trial.last.worker)) is not None:
+                # It may have been silent and not dead: nobody is to work beside its agent.
+                end_agents(before, drive.attempt.run_id)
             drive.go(held, self._holding)
         stop_if_due(self._means.ledger, claim.sweep_id, definition)
 
@@ -247,12 +251,12 @@ class _Drive:
             hidden=(str(means.settings.state_dir), *socket_of(means.store_url)),
             passed=(*means.passed, *place.env, *handed_on, *own, *variables),
         )
-        key = _agent_key(run.id)
+        key = _agent_key(run.id, self._taken.claim.token)
         return agents.call(agent, key, place.workspace, environ, stdin, timeout, rules, means.supervisor)
 
     def end_agent(self, run_id: str) -> None:
         """End the agent command of the trial."""
-        self._means.supervisor.cancel(_agent_key(run_id), SHUTDOWN)
+        self._means.supervisor.cancel(_agent_key(run_id, self._taken.claim.token), SHUTDOWN)
 
     # --- parts -----------------------------------------------------------------------------------------------------
 
@@ -431,6 +435,6 @@ _NO_SERVICE = (
 )
 
 
-def _agent_key(run_id: str) -> str:
-    """Return the name under which the supervisor knows the agent of a run."""
-    return f"agent:{run_id}"
+def _agent_key(run_id: str, token: int) -> str:
+    """Return the name under which the supervisor knows the agent of a run that is driven under a claim."""
+    return f"agent:{run_id}:{token}"

@@ -23,7 +23,7 @@ from statem_dist.sweep.model import Attempt, Trial, Usage
 from statem_dist.sweep.plan import planned, seed_of
 from statem_dist.sweep.spec import load_sweep
 from statem_workers.runtime import Runtime, WorkerOptions
-from tests.support.programs import eventually
+from tests.support.programs import alive, eventually
 
 pytestmark = pytest.mark.e2e
 
@@ -560,3 +560,25 @@ def test_a_verdict_that_comes_too_late_ends_no_run(track: Track) -> None:
     assert track.engine.run(f"{sweep_id}-1").ending is None
     assert not (Path(trial.last.folder if trial.last else "") / "result.json").exists()
     track.ledger.steer(sweep_id, "cancelled", ("active",))
+
+
+def test_nobody_works_beside_the_agent_of_a_silent_worker(track: Track) -> None:
+    """A worker of this host that was stopped has an agent that goes on; whoever takes the trial over ends it first."""
+    agent = "test -e once && touch out.txt && exit; echo $$ > pid; touch once; exec sleep 600"
+    sweep_id = track.submit(agent, ONE_CALL)
+    silent = track.another()
+    with ThreadPoolExecutor(1) as pool:
+        driven = pool.submit(silent.slots.drive_next, track.ledger.require(sweep_id).definition.queue)
+        eventually(lambda: track.at_work(sweep_id, "once"), "the agent works")
+        silent.slots._holding.close()
+        (claim,) = track.ledger.claims(sweep_id)
+        (trial,) = track.ledger.running(sweep_id)
+        assert trial.last is not None
+        pid = int((workspace_of(trial.last) / "pid").read_text())
+        definition = track.ledger.require(sweep_id).definition
+        assert track.ledger.settle(claim, trial.planned.cell, definition, trial.last, None)
+        (after,) = track.drive_all(sweep_id)
+        gone = not alive(pid)
+        silent.supervisor.close()
+        driven.result()
+    assert (after.state, gone) == ("passed", True)
