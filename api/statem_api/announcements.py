@@ -1,4 +1,4 @@
-"""Waiting for runs to change, without a thread for whoever waits: one subscription serves the whole process.
+"""Waiting for runs and sweeps to change, without a thread for whoever waits: one subscription serves the whole process.
 
 A wait never trusts an announcement to arrive. Whoever waits reads the run after it has begun to watch, and every
 reconnection wakes everybody, so that a lost announcement costs a look and never a hang.
@@ -25,6 +25,9 @@ POLL_SECONDS = 1.0
 
 PAUSE_SECONDS_MAX = 2.0
 """Longest pause before another try to subscribe."""
+
+_CHANNELS = (*(keys.moved(shard) for shard in range(keys.SHARDS)), keys.SWEEPS_MOVED)
+_SWEEPS = keys.SWEEPS_MOVED.encode()
 
 logger = logging.getLogger(__name__)
 
@@ -69,8 +72,43 @@ class Watch:
         self._called.set()
 
 
+class Moved:
+    """Gathers which sweeps have changed, for the one task that looks after them."""
+
+    def __init__(self) -> None:
+        self._called = asyncio.Event()
+        self._sweeps: set[str] = set()
+        self._all = False
+
+    def announce(self, sweep_id: str) -> None:
+        """Tell that a sweep has changed."""
+        self._sweeps.add(sweep_id)
+        self._called.set()
+
+    def wake(self) -> None:
+        """Tell that any sweep may have changed."""
+        self._all = True
+        self._called.set()
+
+    async def wait(self, seconds: float) -> set[str] | None:
+        """Wait until something has changed, and return which sweeps; None for all, also when time is up.
+
+        Args:
+            seconds: how long at most.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                await self._called.wait()
+        except TimeoutError:
+            self._all = True
+        sweeps = None if self._all else self._sweeps
+        self._called.clear()
+        self._sweeps, self._all = set(), False
+        return sweeps
+
+
 class Announcements:
-    """Hears of every commit and tells those who wait.
+    """Hears of every commit, and of every change of a sweep, and tells those who wait.
 
     ``away`` says that the store cannot be listened to right now; when it can again, everybody is woken.
 
@@ -83,6 +121,7 @@ class Announcements:
         self._watches: dict[str, set[Watch]] = {}
         self._of_all: set[Watch] = set()
         self._task: asyncio.Task[None] | None = None
+        self.sweeps = Moved()
         self.away = False
 
     def start(self) -> None:
@@ -124,7 +163,7 @@ class Announcements:
             while True:
                 try:
                     async with client.pubsub() as subscription:
-                        await subscription.subscribe(*(keys.moved(shard) for shard in range(keys.SHARDS)))
+                        await subscription.subscribe(*_CHANNELS)
                         pause = 0.05
                         await self._deliver_all(subscription)
                 except (RedisError, OSError) as error:
@@ -142,13 +181,15 @@ class Announcements:
             message = await subscription.get_message(timeout=POLL_SECONDS)
             if message is None:
                 continue
-            if message["type"] == "message":
+            if message["type"] == "message" and message["channel"] == _SWEEPS:
+                self.sweeps.announce(bytes(message["data"]).decode())
+            elif message["type"] == "message":
                 run_id, _, version = bytes(message["data"]).decode().rpartition(" ")
                 for watch in self._watches.get(run_id, ()):
                     watch.announce(int(version))
                 for watch in self._of_all:
                     watch.wake()
-            elif message["data"] == keys.SHARDS:
+            elif message["data"] == len(_CHANNELS):
                 # Subscribed to all of them: whatever was announced before is to be looked for.
                 if self.away:
                     logger.info("the state store is back")
@@ -160,3 +201,4 @@ class Announcements:
         for watches in [*self._watches.values(), self._of_all]:
             for watch in watches:
                 watch.wake()
+        self.sweeps.wake()

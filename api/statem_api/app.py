@@ -14,7 +14,7 @@ from statem_api import problems, shapes
 from statem_api.envelope import Envelope
 from statem_api.options import ApiOptions
 from statem_api.queries import refuse_unknown
-from statem_api.routes import events, health, runbooks, runs, tokens, transitions
+from statem_api.routes import events, health, runbooks, runs, sweeps, tokens, transitions
 from statem_api.service import Service
 from statem_dist import __version__
 from statem_dist.settings import Settings
@@ -65,6 +65,7 @@ def make_app(options: ApiOptions, settings: Settings) -> FastAPI:
         runs.router,
         transitions.router,
         transitions.inbox,
+        sweeps.router,
         tokens.router,
         health.router,
     ):

@@ -17,6 +17,10 @@ BULK_MAX = 1_000
 RunId = Annotated[
     str, Path(pattern=NAME, max_length=RUN_ID_LENGTH_MAX, description="Id of the run.", examples=["demo"])
 ]
+SweepId = Annotated[
+    str, Path(pattern=NAME, max_length=RUN_ID_LENGTH_MAX, description="Id of the sweep.", examples=["tb21"])
+]
+TrialNumber = Annotated[int, Path(ge=1, le=2**31, description="Number of the trial in its sweep.")]
 TransitionId = Annotated[str, Path(pattern=r"^t[1-9][0-9]{0,8}$", description="Id of the transition.", examples=["t2"])]
 CheckId = Annotated[
     str,
@@ -233,6 +237,71 @@ class DynamicChecks(Spoken):
         if self.text is not None and self.basis is not None:
             raise ValueError("a `text` holds its own basis")
         return self
+
+
+class SweepSubmit(Body):
+    """A sweep to be submitted."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        json_schema_extra={
+            "examples": [{"file": "runbook: fix.yaml\nmatrix: {model: [a, b]}\n", "folder": "/srv/sweeps"}]
+        },
+    )
+
+    file: str = Field(min_length=1, description="The text of the sweep file.")
+    folder: Annotated[str, StringConstraints(pattern=r"^/[^\x00]*$", max_length=4_000)] = Field(
+        description="Absolute path on the host of the service, where relative paths in the file start."
+    )
+    id: NewRunId | None = Field(None, description="Its id; by default one of its name and the time.")
+    new: bool = Field(False, description="Make another sweep although one of the same content has not ended.")
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> SweepSubmit:
+        if self.id is not None and self.new:
+            raise ValueError("`id` names one sweep, and `new` makes another; give one of them")
+        return self
+
+
+class SweepWhy(Body):
+    """Why a sweep is held or ended."""
+
+    reason: Reason = Field("", description="Why, for whoever asks.")
+
+
+class SweepResume(Body):
+    """A sweep is to go on."""
+
+    accept_changes: bool = Field(
+        False, description="Take over what its file has changed of its results, where the service can read that file."
+    )
+
+
+class SweepRetry(Body):
+    """Trials of a sweep that are to be tried again."""
+
+    which: list[Literal["failed", "errored", "unscored"]] = Field(
+        default_factory=list,
+        max_length=3,
+        description="By outcome: `failed` is failed, stuck and timeout; `unscored` is error and cancelled.",
+    )
+    numbers: list[Annotated[int, Field(ge=1, le=2**31)]] = Field(
+        default_factory=list, max_length=100_000, description="Only these; alone, whatever they have ended as."
+    )
+    dry_run: bool = Field(False, description="Say which, and change nothing.")
+
+    @model_validator(mode="after")
+    def _something(self) -> SweepRetry:
+        if not self.which and not self.numbers:
+            raise ValueError("either `which` or `numbers` is needed")
+        return self
+
+
+class SweepExtend(Body):
+    """A sweep is to have more trials of each cell."""
+
+    trials: int = Field(ge=1, le=100_000, description="How many each cell is to have.")
 
 
 class TokenCreate(Body):

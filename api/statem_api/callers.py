@@ -18,6 +18,8 @@ from statem_dist.coordinator import run_not_found
 from statem_dist.errors import NotAuthenticated, NotAuthorised
 from statem_dist.protocol.model import Actor, Run
 from statem_dist.roles import Role
+from statem_dist.sweep.ledger import sweep_not_found
+from statem_dist.sweep.model import Sweep
 from statem_dist.tokens import Token
 
 RANKS: dict[Role, int] = {"viewer": 0, "agent": 1, "operator": 2, "admin": 3}
@@ -71,6 +73,23 @@ class Caller(Struct, frozen=True):
         """
         if not self.reaches(run.labels):
             raise run_not_found(run.id)
+
+    def reaches_sweep(self, sweep: Sweep) -> bool:
+        """Return whether the caller's labels are among those that every run of a sweep has.
+
+        A token for some of its trials does not reach the sweep, which tells of all of them.
+        """
+        return self.reaches({**sweep.definition.labels, "sweep": sweep.id})
+
+    def require_sweep(self, sweep: Sweep) -> Sweep:
+        """Return a sweep that the caller's labels reach.
+
+        Raises:
+            NotFound: they do not, as if there were no such sweep.
+        """
+        if not self.reaches_sweep(sweep):
+            raise sweep_not_found(sweep.id)
+        return sweep
 
     def actor(self, agent_id: str | None = None, agent_role: str | None = None) -> Actor:
         """Return who is named in what follows: whom the caller says it speaks for, and always the token itself.

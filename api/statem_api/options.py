@@ -20,7 +20,8 @@ class ApiOptions(Struct, frozen=True):
     taken. ``scratch`` is the directory in which a run that names no workspace gets a folder of
     its own. ``registered_only`` lets runs start only from runbooks that an admin has registered, and agents register
     no other dynamic checks than those of ``agent_check_types``. ``service_file`` is where the service says that
-    it listens. ``body_bytes_max`` limits the body of a request.
+    it listens. ``body_bytes_max`` limits the body of a request. ``until_done`` ends the service when whoever has
+    started it is gone and no sweep has work left.
     """
 
     host: str = "127.0.0.1"
@@ -32,6 +33,7 @@ class ApiOptions(Struct, frozen=True):
     service_file: str = ""
     body_bytes_max: int = 8 * 1024 * 1024
     log_level: str = "INFO"
+    until_done: bool = False
 
     @property
     def loopback(self) -> bool:

@@ -33,14 +33,16 @@ KINDS: dict[str, str] = {
     "bad_request": "The request cannot be understood: malformed JSON, a malformed header, an unusable query.",
     "usage": "The request contradicts itself.",
     "invalid": "A value cannot be used; `errors` or the text says which, and what would do.",
-    "runbook_invalid": "The runbook cannot be used. `errors` lists every problem with its line, column and field.",
+    "runbook_invalid": (
+        "The runbook, or the sweep file, cannot be used. `errors` lists every problem with its line, column and field."
+    ),
     "not_authenticated": "No token, or one that is unknown, expired or revoked. Send `Authorization: Bearer TOKEN`.",
     "not_authorised": "The token's role does not allow this.",
     "no_such_resource": "There is no such resource: `GET /openapi.json` names all that there are.",
     "not_found": "There is no such thing, or the token's labels do not reach it.",
     "method_not_allowed": "The resource has no such method; the header `Allow` lists those that it has.",
     "unknown_target": "No edge leads from the current node to the target; `allowed` lists those that do.",
-    "conflict": "The run is not in a state in which this can be done, or somebody else was faster.",
+    "conflict": "The run or the sweep is not in a state in which this can be done, or somebody else was faster.",
     "transition_in_flight": "Another transition is open; `transition` says which. Wait for it, or cancel it.",
     "run_paused": "The run is paused; nothing begins until it is resumed.",
     "run_cancelled": "The run was ended for good.",
@@ -127,7 +129,7 @@ def problem_of(error: StatemError, request: Request | None = None) -> Response:
         error.message,
         hint=error.hint,
         errors=_errors_of_runbook(error) if isinstance(error, RunbookInvalid) else (),
-        extra={name: value for name, value in error.details.items() if name not in ("problems", "errors")},
+        extra={name: value for name, value in error.details.items() if name not in ("problems", "pointers", "errors")},
         about=_of_request(request),
         headers=headers,
     )
@@ -200,11 +202,22 @@ def _of_request(request: Request | None) -> tuple[str, str]:
 
 
 def _errors_of_runbook(error: StatemError) -> list[dict[str, Any]]:
-    """Return the problems of a runbook with their places."""
+    """Return the problems of a runbook or a sweep file with their places.
+
+    Where several files may be meant, ``pointers`` of the error say which field of the request holds which of them; what
+    is wrong with another file has its name.
+    """
     found = error.details.get("problems", [])
+    pointers = error.details.get("pointers")
+
+    def place(source: str) -> dict[str, Any]:
+        if pointers is None:
+            return {"pointer": "/text"}
+        return {"pointer": pointers[source]} if source in pointers else {"source": source}
+
     return [
         {
-            "pointer": "/text",
+            **place(each["source"]),
             "line": each["line"],
             "column": each["column"],
             "field": each["field"],

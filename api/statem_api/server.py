@@ -17,6 +17,7 @@ from statem_api.service import Service
 from statem_dist.embedded.token_file import announce_service
 from statem_dist.errors import NotAuthorised, Unavailable
 from statem_dist.settings import Settings
+from statem_dist.sweep.lingering import linger
 from statem_dist.tokens import redacted
 
 BACKLOG = 2_048
@@ -68,6 +69,8 @@ def serve(options: ApiOptions, settings: Settings) -> int:
             f"There is no token, and {options.host} is reached by others than this host.",
             hint="Make one first: statem-dist token create --role admin",
         )
+    if options.until_done:
+        linger(service.engine.store)
     listener = listener_for(options)
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host

@@ -1,4 +1,4 @@
-"""What every route works with: the verbs on runs, the tokens, the registered runbooks, and who hears of commits.
+"""What every route works with: the verbs on runs and sweeps, tokens, registered runbooks, and who hears of commits.
 
 The verbs are those of the library, and they block. ``Service.call`` runs them in a few threads; whatever waits for
 something to happen waits in the event loop instead, where it costs no thread.
@@ -20,7 +20,9 @@ from statem_api.feed import Feed
 from statem_api.metrics import Metrics
 from statem_api.options import WAIT_SECONDS_MAX, ApiOptions
 from statem_api.standing import Standing
+from statem_api.sweep_feed import SweepFeed
 from statem_dist.deadline import LOOK_AGAIN_SECONDS, Deadline
+from statem_dist.dispatch import dispatcher_for
 from statem_dist.engine import Engine
 from statem_dist.errors import Invalid, Unavailable, Usage
 from statem_dist.follow import Settled
@@ -28,6 +30,9 @@ from statem_dist.protocol.progress import waits_for_people
 from statem_dist.registry import Registry
 from statem_dist.roots import outside_roots, within_roots
 from statem_dist.settings import Settings
+from statem_dist.sweep.desk import SweepDesk
+from statem_dist.sweep.hints import Hints
+from statem_dist.sweep.ledger import Ledger
 from statem_dist.tokens import Token, Tokens
 
 THREADS = 8
@@ -61,27 +66,36 @@ class Service:
         self.registry = Registry(self.engine.store)
         self.announcements = Announcements(settings.redis_url)
         self.feed = Feed(self.engine.store, self.announcements, self.call)
+        self.ledger = Ledger(self.engine.store)
+        self.sweep_feed = SweepFeed(self.ledger, self.announcements, self.call)
+        hints = Hints(self.engine.store, dispatcher_for(settings, settings.redis_url))
+        self.desk = SweepDesk(self.ledger, self.engine, hints, settings.state_dir)
         self.metrics = Metrics()
         self.stopping = False
         self._asks_for_tokens = False
         self._limiter: CapacityLimiter | None = None
+        self._one_at_a_time: CapacityLimiter | None = None
 
     async def open(self) -> None:
         """Begin to listen, in the running event loop."""
         self._limiter = CapacityLimiter(THREADS)
+        self._one_at_a_time = CapacityLimiter(1)
         with suppress(Unavailable):
             await self.asks_for_tokens()
         self.announcements.start()
         self.feed.start()
+        self.sweep_feed.start()
 
     def stop(self) -> None:
         """Let go of whoever waits or follows a stream, because the process is to end."""
         self.stopping = True
         self.announcements.wake_all()
         self.feed.stop()
+        self.sweep_feed.stop()
 
     async def close(self) -> None:
         """End what was begun."""
+        await self.sweep_feed.close()
         await self.feed.close()
         await self.announcements.close()
         self.engine.close()
@@ -89,6 +103,10 @@ class Service:
     async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a blocking call in a thread, and return what it returns."""
         return await to_thread.run_sync(partial(function, *args, **kwargs), limiter=self._limiter)
+
+    async def calculate(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run what may calculate for seconds, one such thing at a time, so that all else has its threads."""
+        return await to_thread.run_sync(partial(function, *args, **kwargs), limiter=self._one_at_a_time)
 
     async def asks_for_tokens(self) -> bool:
         """Return whether a token was ever made. Once it is so, it stays so: also when the store has lost them all."""

@@ -288,6 +288,126 @@ class Me(Shape):
     token: str
 
 
+SweepStatusName = Literal["planning", "active", "paused", "stopped", "cancelled", "finished"]
+TrialStateName = Literal["pending", "running", "passed", "failed", "stuck", "timeout", "error", "cancelled"]
+
+
+class SweepSummary(Shape):
+    """A sweep in a line. `planned` is the sum of `counts`; `complete` says that every planned trial has been judged."""
+
+    sweep: str
+    name: str
+    status: SweepStatusName
+    reason: str
+    planned: int
+    ended: int
+    scored: int
+    complete: bool
+    counts: dict[str, int]
+    labels: dict[str, str]
+    held: dict[str, str]
+    usage: dict[str, Any]
+    created_at: str
+    created_by: str
+    ended_at: str | None
+
+
+class SweepPage(Shape):
+    """A page of sweeps, newest first. It may hold fewer than asked for and still have a next one."""
+
+    items: list[SweepSummary]
+    next_cursor: str | None
+
+
+class Sweep(SweepSummary):
+    """Where a sweep stands. `bounds` says how many of its slots are in use, `obstacles` what holds it back."""
+
+    bounds: dict[str, Any]
+    obstacles: list[str]
+    definition: dict[str, Any]
+
+
+class SweepSubmitted(Sweep):
+    """A sweep that was submitted; `fresh` says that it was made now."""
+
+    fresh: bool
+
+
+class SweepResumed(Sweep):
+    """A sweep that goes on: its status before, what its file has changed, and how many trials that has added."""
+
+    before: str
+    differences: list[str]
+    added: int
+    withdrawn: int
+
+
+class SweepExtended(Sweep):
+    """A sweep that has more trials: `added` says how many."""
+
+    added: int
+
+
+class SweepRetried(Sweep):
+    """A sweep with trials that wait again: how many by the outcome that they had; `left` were asked for in vain."""
+
+    dry_run: bool
+    retried: int
+    retried_by_outcome: dict[str, int]
+    left: list[int]
+
+
+class SweepRemoved(Shape):
+    """A sweep that is gone; `folder` is the one on the service's host that went with it."""
+
+    sweep: str
+    removed: bool
+    folder: str | None
+
+
+class TrialRow(Shape):
+    """A trial as it stands: what is known of the attempt that it is in the midst of, or has ended with."""
+
+    sweep: str
+    number: int
+    values: dict[str, str]
+    repetition: int
+    state: TrialStateName
+    scored: bool
+    attempts: int
+    reason: str | None
+    detail: str | None
+    node: str | None
+    run_id: str | None
+    host: str | None
+    seconds: float | None
+    cost_usd: float
+
+
+class TrialPage(Shape):
+    """Trials in the order of their numbers. It may hold fewer than asked for and still have a next one."""
+
+    items: list[TrialRow]
+    next_cursor: str | None
+
+
+class Attempt(Shape):
+    """One attempt at a trial; `links` lead to its run."""
+
+    attempt: int
+    outcome: str | None
+    reason: str | None
+    run_id: str
+    links: dict[str, str]
+
+
+class Trial(Shape):
+    """A trial, and all attempts at it, oldest first."""
+
+    trial: TrialRow
+    attempts: list[Attempt]
+
+
 class Health(Shape):
     """Whether the service can do its work; `checks` says what was looked at."""
 

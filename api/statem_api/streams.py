@@ -1,4 +1,4 @@
-"""Streams of server-sent events: those of a run, and the feed of all runs.
+"""Streams of server-sent events: those of a run, the feed of all runs, and those of a sweep.
 
 The id of an event is its place in what is stored, so that a reader who names the last one it has seen gets exactly what
 follows. A heartbeat is a comment and has no id. The stream of a run ends with an ``end`` event when the run has ended.
@@ -22,6 +22,7 @@ from statem_api.feed import RETRY_SECONDS, Told, encode_position, reached_by
 from statem_api.options import HEARTBEAT_SECONDS
 from statem_api.service import Service
 from statem_api.standing import RECHECK_SECONDS
+from statem_api.sweep_feed import Told as SweepTold
 from statem_dist.deadline import LOOK_AGAIN_SECONDS
 from statem_dist.errors import Unavailable
 from statem_dist.eventlog import event_view
@@ -155,12 +156,48 @@ async def feed_frames(
 ) -> AsyncGenerator[bytes]:
     """Yield the commits of all runs with these labels after a position, and those to come, each with all its events."""
     yield format_sse_event(retry=RETRY_MS, id=encode_position(positions))
+
+    async def said() -> AsyncGenerator[bytes | None]:
+        async with aclosing(service.feed.listen(positions, RECHECK_SECONDS)) as heard:
+            async for told in heard:
+                yield _feed_frame(caller, labels, positions, told)
+
+    async with aclosing(_while_it_counts(service, caller, said())) as frames:
+        async for each in frames:
+            yield each
+
+
+async def sweep_frames(service: Service, caller: Caller, sweep_id: str, after: str | None) -> AsyncGenerator[bytes]:
+    """Yield what happens to a sweep after a position, and to come, until it has ended; without one, a snapshot first.
+
+    The id of an event is the position after it. It ends also when the sweep is gone, the caller's token does not count
+    any more, or the service stops.
+    """
+    yield format_sse_event(retry=RETRY_MS)
+
+    async def said() -> AsyncGenerator[bytes | None]:
+        async with aclosing(service.sweep_feed.listen(sweep_id, after, RECHECK_SECONDS)) as heard:
+            async for told in heard:
+                yield None if told is None else _sweep_frame(told)
+
+    async with aclosing(_while_it_counts(service, caller, said())) as frames:
+        async for each in frames:
+            yield each
+
+
+async def _while_it_counts(
+    service: Service, caller: Caller, frames: AsyncGenerator[bytes | None]
+) -> AsyncGenerator[bytes]:
+    """Yield frames while the caller's token counts, and a heartbeat where there are none for a while.
+
+    Args:
+        frames: what is to be said; None comes about once a second where that is nothing.
+    """
     said_at = time.monotonic()
-    # Before the first commit it is looked anew; what was known when the request came may have changed.
+    # Before the first frame it is looked anew; what was known when the request came may have changed.
     believed_seconds = 0.0
-    async with aclosing(service.feed.listen(positions, RECHECK_SECONDS)) as heard:
-        async for told in heard:
-            said = _feed_frame(caller, labels, positions, told)
+    async with aclosing(frames):
+        async for said in frames:
             counts = await _counts(service, caller, believed_seconds)
             while counts is None and said is not None and not service.stopping:
                 # Nothing is told to somebody of whom it cannot be known whether it may still hear it.
@@ -170,11 +207,14 @@ async def feed_frames(
             if counts is False or (counts is None and service.stopping):
                 return
             believed_seconds = RECHECK_SECONDS
-            if said is None and time.monotonic() - said_at >= HEARTBEAT_SECONDS:
-                said = KEEPALIVE_COMMENT
-            if said is not None:
+            if said is not None or time.monotonic() - said_at >= HEARTBEAT_SECONDS:
                 said_at = time.monotonic()
-                yield said
+                yield said or KEEPALIVE_COMMENT
+
+
+def _sweep_frame(told: SweepTold) -> bytes:
+    # An end, or a gap, is no place to come back to.
+    return frame(told.data, id=None if told.kind in ("gap", "end") else told.position, event=told.kind)
 
 
 def _feed_frame(caller: Caller, labels: dict[str, str], positions: Sequence[str], told: Told | None) -> bytes | None:

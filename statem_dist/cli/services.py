@@ -354,6 +354,7 @@ def api_arguments(
     any_port: bool = False,
     service_file: str = "",
     body_limit: int = BODY_LIMIT_MIB,
+    until_done: bool = False,
 ) -> list[str]:
     """Return the command line of a process that serves the REST API.
 
@@ -361,6 +362,7 @@ def api_arguments(
         any_port: whether another port will do if that one is taken.
         service_file: where it says that it listens, for the commands of this user.
         body_limit: the largest body of a request that it accepts, in MiB.
+        until_done: whether it ends when its starter is gone and no sweep has work left.
 
     Raises:
         Usage: an option has a value that cannot be honoured.
@@ -376,6 +378,7 @@ def api_arguments(
         "registered_only": registered_only,
         "body_bytes_max": body_limit * 1024 * 1024,
         "log_level": usable_log_level(log_level),
+        "until_done": until_done,
     }
     return [sys.executable, "-m", "statem_api", json.dumps(options)]
 

@@ -166,7 +166,7 @@ def run(
         sentence = _submitted(sweep, fresh=submitted.fresh) + folders
         if sweep.status == "paused":
             # Most likely by an earlier `run` that was interrupted; whoever runs it wants it to go on.
-            sweep = desk.resume(sweep.id, loaded).sweep
+            sweep = desk.resume(sweep.id, loaded, concurrency=concurrency).sweep
             sentence += "; it goes on"
         return Begun(sweep, sentence, submitted.fresh)
 
@@ -176,6 +176,7 @@ def run(
 def resume(
     sweep: SweepArgument,
     workers: WorkersOption = None,
+    concurrency: ConcurrencyOption = None,
     accept_changes: AcceptOption = False,
     file: Annotated[
         Path | None, Option("--file", metavar="FILE", help="The sweep file, if it is elsewhere by now.")
@@ -207,13 +208,15 @@ def resume(
     if workers is not None:
 
         def begin(desk: SweepDesk) -> Begun:
-            resumed = desk.resume(desk.find(sweep), loaded, accept_changes=accept_changes)
+            resumed = desk.resume(desk.find(sweep), loaded, accept_changes=accept_changes, concurrency=concurrency)
             return Begun(resumed.sweep, _resumed(resumed), False)
 
         settings = Settings.from_environment(os.environ, state_dir=state_dir)
         return _attended(settings, begin, workers, out=out, keep=True, must_pass=exit_status)
     with sweep_session("sweep resume", state_dir, wanted=sweep) as work:
-        resumed = work.desk.resume(work.desk.find(sweep), loaded, accept_changes=accept_changes)
+        resumed = work.desk.resume(
+            work.desk.find(sweep), loaded, accept_changes=accept_changes, concurrency=concurrency
+        )
         now = resumed.sweep
         facts = {
             "before": resumed.before,
@@ -257,6 +260,8 @@ def _attended(
         begin: submits or resumes it.
         workers: how many processes; None means one, unless somebody serves its queue already.
     """
+    from statem_dist.client.address import announced_url
+    from statem_dist.embedded.place import Place
     from statem_dist.engine import Engine
     from statem_dist.sweep.desk import has_ended
     from statem_dist.sweep.ledger import Ledger
@@ -273,7 +278,14 @@ def _attended(
         sweep = begun.sweep
         number = _workers_for(sweep, workers, engine)
         environment = {**os.environ, "STATEM_STATE_DIR": str(settings.state_dir), "STATEM_REDIS_URL": redis_url}
-        staff = Staff(number, _worker_command(sweep.definition, number), environment)
+        service_file = Path(Place.of(settings.state_dir).service_file)
+        staff = Staff(
+            workers=number,
+            command=_worker_command(sweep.definition, number),
+            env=environment,
+            service=_service_command(sweep.definition, service_file),
+            serving=lambda: bool(announced_url(service_file)),
+        )
         view = view_on(sys.stderr)
         at_end.callback(view.close)
         view.say(begun.told)
@@ -314,6 +326,28 @@ def _worker_command(definition: Definition, workers: int) -> Sequence[str]:
         events=False,
         log_level="INFO",
         inherit_env=True,
+        until_done=True,
+    )
+
+
+def _service_command(definition: Definition, service_file: Path) -> Sequence[str]:
+    """Return the command line of a service for self-driven agents; empty where none is needed, or one is there.
+
+    Args:
+        service_file: says where the service of the state directory listens.
+    """
+    from statem_dist.cli.services import api_arguments
+    from statem_dist.client.address import announced_url
+
+    if definition.agent is None or definition.agent.mode != "self_driven" or announced_url(service_file):
+        return ()
+    return api_arguments(
+        host="127.0.0.1",
+        port=0,
+        service_file=str(service_file),
+        registered_only=False,
+        workspaces=None,
+        log_level="WARNING",
         until_done=True,
     )
 

@@ -25,6 +25,7 @@ key                                type         holds
 ``statem:registered``              hash         hash of a registered runbook to who registered it, when, by which name
 ``statem:named``                   hash         name of a registered runbook to the hash of its current version
 ``statem:request:REQUEST``         string       the fingerprint of a request that creates a run; for a day
+``statem:answer:REQUEST``          string       what a request about a sweep was answered; for a day
 ``statem:active``                  hash         scope (state directory, or that and a runbook) to run id
 ``statem:workers``                 sorted set   worker id, scored by when it is presumed gone (server ms)
 ``statem:worker:ID``               string       what a worker says of itself
@@ -37,6 +38,7 @@ key                                type         holds
 ``statem:sweeps``                  sorted set   sweep id, scored by creation (ms)
 ``statem:sweeps-open``             hash         id of a sweep that workers look after to its queue and priority
 ``statem:sweeps-served``           sorted set   sweep id, scored by when its last trial was taken, as a rising number
+``statem:sweeps-moved``            channel      the id of a sweep after each change that its feed tells
 ``statem:sweep-of:FINGERPRINT``    string       id of the latest sweep that was submitted with that content
 =================================  ===========  ==============================================================
 
@@ -82,6 +84,7 @@ TOKENS_IN_USE = "statem:tokens-in-use"
 SWEEPS = "statem:sweeps"
 SWEEPS_OPEN = "statem:sweeps-open"
 SWEEPS_SERVED = "statem:sweeps-served"
+SWEEPS_MOVED = "statem:sweeps-moved"
 
 
 def shard_of(run_id: str) -> int:
@@ -127,6 +130,11 @@ def feed(shard: int) -> str:
 def request(request_id: str) -> str:
     """Return the key of what a request is that creates a run."""
     return f"statem:request:{request_id}"
+
+
+def answer(request_id: str) -> str:
+    """Return the key of what a request was answered."""
+    return f"statem:answer:{request_id}"
 
 
 def due(shard: int) -> str:

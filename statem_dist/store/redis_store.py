@@ -212,6 +212,15 @@ class RedisStore:
         kept = self.call("GET", key)
         return "repeated" if kept is None or bytes(kept).decode() == fingerprint else "another"
 
+    def answer_to(self, request: str) -> bytes | None:
+        """Return what a request was answered whose answer was kept, or None."""
+        kept = self.call("GET", keys.answer(request))
+        return None if kept is None else bytes(kept)
+
+    def keep_answer(self, request: str, document: bytes) -> None:
+        """Keep what a request was answered, for a day; of two that do so, the first one counts."""
+        self.call("SET", keys.answer(request), document, "NX", "EX", RECEIPT_SECONDS)
+
     def marks(
         self,
         status: str | None,

@@ -38,10 +38,23 @@ class Crew:
         count: how many.
         env: their environment.
         log_folder: where each writes its log; made if missing, and added to by whoever works on the sweep later.
+        service: the command line of a service that they need, which is started first; empty if they need none.
+        serving: whether it listens.
     """
 
-    def __init__(self, argv: Sequence[str], count: int, env: Mapping[str, str], log_folder: Path) -> None:
+    def __init__(
+        self,
+        argv: Sequence[str],
+        count: int,
+        env: Mapping[str, str],
+        log_folder: Path,
+        service: Sequence[str] = (),
+        serving: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._argv = argv
+        self._service_argv = service
+        self._serving = serving
+        self._service: subprocess.Popen[bytes] | None = None
         self._count = count
         self._env = env
         self._log_folder = log_folder
@@ -54,30 +67,29 @@ class Crew:
         Raises:
             Unavailable: one of them ended, or they are not ready in time.
         """
+        if self._count and self._service_argv:
+            self._service = self._spawn(self._service_argv, self._log_folder / "service.log")
+            self._wait("The service was", self._serving, stopping)
         for number in range(1, self._count + 1):
-            self._log_folder.mkdir(parents=True, exist_ok=True)
-            with self._log(number).open("ab") as log:
-                self._processes.append(
-                    subprocess.Popen(
-                        self._argv,
-                        env=self._env,
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=log,
-                        start_new_session=True,
-                    )
-                )
+            self._processes.append(self._spawn(self._argv, self._log(number)))
+        self._wait("The workers were", lambda: self._ready(roster), stopping)
+
+    def _wait(self, who: str, ready: Callable[[], bool], stopping: Callable[[], bool]) -> None:
         deadline = time.monotonic() + READY_SECONDS
-        while not (stopping() or self._ready(roster)):
+        while not (stopping() or ready()):
             if ended := self.lost():
                 raise Unavailable(ended[0], hint=self.last_words())
             if time.monotonic() >= deadline:
-                raise Unavailable(f"The workers were not ready within {READY_SECONDS:g} s.", hint=self.last_words())
+                raise Unavailable(f"{who} not ready within {READY_SECONDS:g} s.", hint=self.last_words())
             time.sleep(LOOK_SECONDS)
 
     def lost(self) -> list[str]:
         """Return a sentence for each worker that has ended by itself and was not reported before."""
         told = []
+        if self._service is not None and 0 not in self._mourned and (status := self._service.poll()) is not None:
+            self._mourned.add(0)
+            log = self._log_folder / "service.log"
+            told.append(f"The service of its agents ended with status {status}; its log: {log}")
         for number, process in enumerate(self._processes, start=1):
             status = process.poll()
             if status is not None and number not in self._mourned:
@@ -99,18 +111,17 @@ class Crew:
         return "\n".join(words)
 
     def close(self) -> None:
-        """Stop the workers; those that do not end in time are killed."""
-        for process in self._processes:
-            process.terminate()
-        deadline = time.monotonic() + STOP_SECONDS
-        for process in self._processes:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, deadline - time.monotonic()))
-        for process in self._processes:
-            if process.poll() is None:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+        """Stop the workers, then their service; those that do not end in time are killed."""
+        _stop(self._processes)
+        if self._service is not None:
+            _stop([self._service])
+
+    def _spawn(self, argv: Sequence[str], log_file: Path) -> subprocess.Popen[bytes]:
+        self._log_folder.mkdir(parents=True, exist_ok=True)
+        with log_file.open("ab") as log:
+            return subprocess.Popen(
+                argv, env=self._env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
 
     def _ready(self, roster: Roster) -> bool:
         ours = {f"worker:{socket.gethostname()}:{process.pid}" for process in self._processes}
@@ -119,3 +130,18 @@ class Crew:
 
     def _log(self, number: int) -> Path:
         return self._log_folder / f"worker-{number}.log"
+
+
+def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Tell processes to end, and kill those that do not in time."""
+    for process in processes:
+        process.terminate()
+    deadline = time.monotonic() + STOP_SECONDS
+    for process in processes:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - time.monotonic()))
+    for process in processes:
+        if process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()

@@ -227,8 +227,7 @@ class SweepDesk:
                 )
         else:
             sweep_id, found = self._reserved(content, definition.name, new=new)
-        if concurrency is not None:
-            definition = replace(definition, concurrency=concurrency)
+        definition = _bounded(definition, concurrency)
         if found is None:
             self._registrar.register(loaded.parsed, definition.runbook_path)
             self._ledger.create(sweep_id, definition, content, by)
@@ -243,9 +242,10 @@ class SweepDesk:
 
         A copy of the file elsewhere changes nothing: its paths may mean nothing to those who work on the sweep.
         """
+        stored = sweep.definition
         # Trials may have been added since.
-        wanted = replace(definition, trials=sweep.definition.trials)
-        if definition.file == sweep.definition.file and wanted != sweep.definition:
+        wanted = _bounded_as(stored, replace(definition, trials=stored.trials))
+        if definition.file == stored.file and wanted != stored:
             self._ledger.revise(sweep.id, wanted, content)
 
     def _reserved(self, content: str, name: str, *, new: bool) -> tuple[str, Sweep | None]:
@@ -272,7 +272,14 @@ class SweepDesk:
 
     # --- steering --------------------------------------------------------------------------------------------------
 
-    def resume(self, sweep_id: str, loaded: Loaded | None = None, *, accept_changes: bool = False) -> Resumed:
+    def resume(
+        self,
+        sweep_id: str,
+        loaded: Loaded | None = None,
+        *,
+        accept_changes: bool = False,
+        concurrency: int | None = None,
+    ) -> Resumed:
         """Let a sweep go on that was paused or stopped, or that was never stored whole.
 
         Args:
@@ -281,6 +288,7 @@ class SweepDesk:
             accept_changes: whether the sweep takes over what the file has changed of its results: trials of new cells
                 are added with new numbers, those of cells that are gone are withdrawn if they wait, and what has
                 ended stays. What decides no results, such as bounds and rules to stop, is taken over in any case.
+            concurrency: bounds the trials that run at once from now on, in place of what the file says.
 
         Raises:
             NotFound: there is no such sweep.
@@ -306,19 +314,19 @@ class SweepDesk:
                 assert loaded is not None, "what was never stored whole is read again"
                 self._plan(sweep_id, chosen(loaded, selection))
             elif sweep.status != "finished":
-                if loaded is not None:
-                    definition = replace(loaded.definition, selection=selection)
-                    self._taken_over(sweep, definition, self._ledger.fingerprint(sweep_id))
+                definition = sweep.definition if loaded is None else replace(loaded.definition, selection=selection)
+                self._taken_over(sweep, _bounded(definition, concurrency), self._ledger.fingerprint(sweep_id))
                 self._ledger.steer(sweep_id, "active", ["paused", "stopped"])
             return Resumed(self._woken(sweep_id), sweep.status)
         if not accept_changes:
             raise self._refused(sweep, loaded, selection, f"The file of the sweep {sweep_id} has changed")
-        return self._revised(sweep, loaded)
+        return self._revised(sweep, loaded, concurrency)
 
-    def _revised(self, sweep: Sweep, loaded: Loaded) -> Resumed:
+    def _revised(self, sweep: Sweep, loaded: Loaded, concurrency: int | None) -> Resumed:
         """Put another content in the place of a sweep's own. Killed half-way, it may be repeated."""
         selection = sweep.definition.selection
         definition = replace(loaded.definition, selection=selection)
+        definition = _bounded_as(sweep.definition, _bounded(definition, concurrency))
         wanted = {_key(planned): planned for planned in chosen(loaded, selection)}
         told = self._differences(sweep, loaded, selection)
         self._registrar.register(loaded.parsed, definition.runbook_path)
@@ -581,6 +589,18 @@ def has_ended(sweep: Sweep) -> bool:
     """Return whether nothing of a sweep runs or will begin by itself."""
     over: tuple[Status, ...] = ("stopped", "cancelled", "finished")
     return sweep.status in over and sweep.counts["running"] == 0
+
+
+def _bounded(definition: Definition, concurrency: int | None) -> Definition:
+    """Return a definition with the bound that was given, if one was."""
+    return definition if concurrency is None else replace(definition, concurrency=concurrency, concurrency_given=True)
+
+
+def _bounded_as(stored: Definition, definition: Definition) -> Definition:
+    """Return a definition with the bound of the stored one, if that was given and no other one is given now."""
+    if definition.concurrency_given or not stored.concurrency_given:
+        return definition
+    return replace(definition, concurrency=stored.concurrency, concurrency_given=True)
 
 
 def _key(planned: Planned) -> tuple[str, int]:

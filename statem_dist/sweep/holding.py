@@ -68,6 +68,7 @@ class Holding:
         self._lock = threading.Lock()
         self._held: list[Held] = []
         self._started = False
+        self._over: Why = ""
         self._closed = threading.Event()
 
     @contextmanager
@@ -75,6 +76,8 @@ class Holding:
         """Keep the lease of a trial for the length of a ``with`` block."""
         with self._lock:
             self._held.append(held)
+            if self._over:
+                held.give_up(self._over)
             if not self._started:
                 self._started = True
                 for name, work in (("statem-trials", self._renew_for_ever), ("statem-trials-clock", self._look)):
@@ -86,7 +89,9 @@ class Holding:
                 self._held.remove(held)
 
     def give_up_all(self, why: Why) -> None:
-        """Give every trial up."""
+        """Give every trial up, those too that are about to be held."""
+        with self._lock:
+            self._over = why
         for held in self._everything():
             held.give_up(why)
 

@@ -65,6 +65,11 @@ _MOVE = Script("move", _LUA)
 _HOLD = Script("hold", _LUA)
 _LOOK = Script("look", _LUA)
 _PAGE = Script("page", _LUA)
+_NEWS = Script("news", _LUA)
+_CENSUS = Script("census", _LUA)
+
+OVER: tuple[Status, ...] = ("stopped", "cancelled", "finished")
+"""Statuses in which no trial begins any more."""
 
 _encode = msgspec.json.Encoder().encode
 _decode_definition = msgspec.json.Decoder(Definition).decode
@@ -98,11 +103,49 @@ class Refusal(Struct, frozen=True):
 
 
 class Change(Struct, frozen=True):
-    """One change that the feed tells: a trial is in a new state, or (``number`` 0) the sweep has a new status."""
+    """One change that the feed tells: a trial is in a new state, or (``number`` 0) the sweep has a new status.
+
+    ``anew`` says that trials have come or gone with it of which the feed tells nothing.
+    """
 
     position: str
     number: int
     to: str
+    anew: bool = False
+
+
+class News(Struct, frozen=True, kw_only=True):
+    """What has changed in a sweep after a position of its feed, and where it stands at that moment.
+
+    ``position`` is that of the last change. ``behind`` says that the feed does not reach back to where one was.
+    """
+
+    position: str
+    changes: tuple[Change, ...]
+    behind: bool
+    status: Status
+    status_reason: str
+    counts: dict[State, int]
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing runs or will begin by itself."""
+        return self.status in OVER and self.counts["running"] == 0
+
+    @property
+    def anew(self) -> bool:
+        """Whether the changes do not tell everything."""
+        return self.behind or any(change.anew for change in self.changes)
+
+
+class Census(Struct, frozen=True, kw_only=True):
+    """The states of all trials of a sweep, by number, at one moment: that of a position of its feed."""
+
+    position: str
+    status: Status
+    status_reason: str
+    counts: dict[State, int]
+    trials: list[tuple[int, State]]
 
 
 class Ledger:
@@ -282,6 +325,7 @@ class Ledger:
         self._store.call("ZREM", keys.SWEEPS_SERVED, sweep_id)
         # At last, so that one that was removed in part can be found and removed again.
         self._store.call("ZREM", keys.SWEEPS, sweep_id)
+        self._store.call("PUBLISH", keys.SWEEPS_MOVED, sweep_id)
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
@@ -291,14 +335,13 @@ class Ledger:
         fields = _text_fields(found)
         if "definition" not in fields or "created_by" not in fields:
             return None
-        number_of = {name: int(value) for name, value in _text_fields(counts).items()}
         now = self._store.clock()
         held = {host: msgspec.json.decode(value, type=tuple[int, str]) for host, value in _text_fields(holds).items()}
         return Sweep(
             id=sweep_id,
             definition=_decode_definition(fields["definition"]),
             status=msgspec.convert(fields["status"], Status),
-            counts={state: number_of.get(state, 0) for state in STATES},
+            counts=_counts(counts),
             created_at=int(fields["created_at"]),
             created_by=fields["created_by"],
             ended_at=int(fields.get("ended_at", 0)),
@@ -334,6 +377,11 @@ class Ledger:
         """Return the ids of all sweeps, newest first."""
         return [member.decode() for member in self._store.call("ZREVRANGE", keys.SWEEPS, 0, -1)]
 
+    def marks(self) -> list[tuple[int, str]]:
+        """Return when each sweep was created (ms since the epoch) with its id, newest first."""
+        found = self._store.call("ZREVRANGE", keys.SWEEPS, 0, -1, "WITHSCORES")
+        return [(int(float(found[at + 1])), bytes(found[at]).decode()) for at in range(0, len(found), 2)]
+
     def numbers(self, sweep_id: str) -> list[int]:
         """Return the numbers of the trials that are planned, in order; some may be left out between them."""
         return sorted(int(number) for number in self._store.call("HKEYS", keys.sweep(sweep_id, "plan")))
@@ -366,6 +414,51 @@ class Ledger:
         """Return the position of the latest change; ``0-0`` when there is none."""
         entries = self._store.call("XREVRANGE", keys.sweep(sweep_id, "feed"), "+", "-", "COUNT", 1)
         return bytes(entries[0][0]).decode() if entries else "0-0"
+
+    def news(self, sweep_id: str, after: str, limit: int) -> News | None:
+        """Return what has changed after a position of the feed, as of one moment; None when there is no such sweep.
+
+        Args:
+            after: the position up to which everything is known; ``0-0`` is before the first change.
+            limit: how many changes at most.
+        """
+        found = self._store.run_script(_NEWS, self._keys(sweep_id, "sweep", "counts", "feed"), [f"({after}", limit])
+        if not found:
+            return None
+        status, reason, counts, length, oldest, newest, entries = found
+        changes = tuple(_change(position, fields) for position, fields in entries)
+        return News(
+            position=changes[-1].position if changes else after,
+            changes=changes,
+            behind=_is_behind(after, length, oldest.decode(), newest.decode()),
+            status=msgspec.convert(status.decode(), Status),
+            status_reason=reason.decode(),
+            counts=_counts(counts),
+        )
+
+    def census(self, sweep_id: str) -> Census | None:
+        """Return the state of every trial, as of one moment; None when there is no such sweep."""
+        parts = ("sweep", "counts", "feed", "plan", "outcomes", "running")
+        found = self._store.run_script(_CENSUS, self._keys(sweep_id, *parts), [])
+        if not found:
+            return None
+        status, reason, counts, newest, planned, outcomes, running = found
+        states: dict[int, State] = dict.fromkeys(sorted(map(int, planned)), "pending")
+        states |= {int(number): "running" for number in running}
+        for number, outcome in zip(outcomes[::2], outcomes[1::2], strict=True):
+            states[int(number)] = msgspec.convert(outcome.decode(), State)
+        return Census(
+            position=newest.decode(),
+            status=msgspec.convert(status.decode(), Status),
+            status_reason=reason.decode(),
+            counts=_counts(counts),
+            trials=list(states.items()),
+        )
+
+    def in_use(self, sweep_id: str) -> dict[str, int]:
+        """Return how many trials are under way that share a bound, by the name of its counter."""
+        found = _text_fields(self._store.call("HGETALL", keys.sweep(sweep_id, "slots")))
+        return {counter: int(number) for counter, number in found.items()}
 
     # --- working ---------------------------------------------------------------------------------------------------
 
@@ -562,10 +655,11 @@ class Ledger:
             for planned, place in zip(page, places, strict=True):
                 rows += [planned.number, place, _encode(planned)]
             key_list = [
-                *self._keys(sweep_id, "sweep", "plan", "counts", "lanes", "queued"),
+                *self._keys(sweep_id, "sweep", "plan", "counts", "lanes", "queued", "feed"),
                 *self._waiting(sweep_id, lanes),
             ]
-            arguments: list[str | int | bytes] = [operation, binding_of(current), ready_at, len(lanes), *lanes, *rows]
+            arguments: list[str | int | bytes] = [operation, binding_of(current), ready_at, FEED_LENGTH]
+            arguments += [len(lanes), *lanes, *rows]
             return int(self._store.run_script(_PLAN, key_list, arguments))
 
         return self._by_binding(sweep_id, definition, try_with)
@@ -688,7 +782,28 @@ def _sorted_out(definition: Definition, cells: Iterable[Cell]) -> tuple[list[str
 
 def _change(position: bytes, fields: Sequence[bytes]) -> Change:
     values = {name.decode(): value.decode() for name, value in zip(fields[::2], fields[1::2], strict=True)}
-    return Change(position.decode(), int(values.get("n", 0)), values.get("s") or values["t"])
+    return Change(
+        position.decode(), int(values.get("n", 0)), values.get("s") or values["t"], anew=values.get("r") == "1"
+    )
+
+
+def _counts(flat: Any) -> dict[State, int]:
+    """Return how many trials are in each state."""
+    number_of = _text_fields(flat)
+    return {state: int(number_of.get(state, 0)) for state in STATES}
+
+
+def _is_behind(position: str, length: int, oldest: str, newest: str) -> bool:
+    """Return whether changes after a position may have been dropped from a feed, or are of another one."""
+    if position == "0-0":
+        # Nothing is ever dropped before there is more than is kept.
+        return length >= FEED_LENGTH
+    return not _stamp(oldest) <= _stamp(position) <= _stamp(newest)
+
+
+def _stamp(position: str) -> tuple[int, int]:
+    milliseconds, _, sequence = position.partition("-")
+    return int(milliseconds), int(sequence)
 
 
 def _text_fields(flat: Any) -> Mapping[str, str]:

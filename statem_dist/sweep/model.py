@@ -193,11 +193,11 @@ class Definition(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``listed`` those whose values are listed in the file itself: the rows of its report. ``task_axes`` are the others,
     or all axes where there are no others: what makes a *task* in scores. ``success`` are the ends of the
     runbook that count as passed. ``concurrency`` bounds the trials that run at once (None: as many as there are
-    slots), ``concurrency_per`` those that share a value of an axis: axis to value to bound, where the value ``*``
-    stands for all that are not named. ``max_steps`` bounds the steps of a trial, ``trial_timeout`` its
-    seconds from its start, ``retries`` the infrastructure troubles that it survives.
-    ``disk_floor_bytes`` is the free space below which a host begins no trial. ``selection`` says which of the trials
-    were submitted.
+    slots; ``concurrency_given``: whoever submitted it gave it, in place of what the file says), ``concurrency_per``
+    those that share a value of an axis: axis to value to bound, where the value ``*`` stands for all that are not
+    named. ``max_steps`` bounds the steps of a trial, ``trial_timeout`` its seconds from its start, ``retries`` the
+    infrastructure troubles that it survives. ``disk_floor_bytes`` is the free space below which a host begins no
+    trial. ``selection`` says which of the trials were submitted.
     """
 
     name: str
@@ -215,6 +215,7 @@ class Definition(Struct, frozen=True, kw_only=True, omit_defaults=True):
     env: dict[str, str] = {}
     vars: dict[str, str] = {}
     concurrency: int | None = None
+    concurrency_given: bool = False
     concurrency_per: dict[str, dict[str, int]] = {}
     queue: str = "trials"
     limits: tuple[Limit, ...] = ()

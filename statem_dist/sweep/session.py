@@ -9,7 +9,7 @@ the store: whoever attends it may go away at any time, and another one may come.
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -28,11 +28,17 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Staff(Struct, frozen=True):
-    """The worker processes to start for a sweep: how many, their command line, and their environment."""
+    """The worker processes to start for a sweep: how many, their command line, and their environment.
+
+    ``service`` is the command line of the service that self-driven agents need, and ``serving`` tells whether it
+    listens; empty where there is one, or no need.
+    """
 
     workers: int
     command: Sequence[str]
     env: Mapping[str, str]
+    service: Sequence[str] = ()
+    serving: Callable[[], bool] = lambda: True
 
 
 class StopNote:
@@ -53,7 +59,9 @@ def attend(
         Unavailable: the store or the workers cannot be had, or all of these have ended.
         NotFound: the sweep was removed.
     """
-    crew = Crew(staff.command, staff.workers, staff.env, desk.folder(sweep_id) / "workers")
+    crew = Crew(
+        staff.command, staff.workers, staff.env, desk.folder(sweep_id) / "workers", staff.service, staff.serving
+    )
     with ExitStack() as at_end:
         at_end.callback(crew.close)
         with _pausing(desk, sweep_id, staff):

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from statem_dist import runbook as runbooks
 from statem_dist.checks.environment import RUN_NAMES, SECRET_NAMES
+from statem_dist.roots import outside_roots, within_roots
 from statem_dist.runbook import Parsed, tree
 from statem_dist.runbook.problems import Problems, Suggestion
 from statem_dist.runbook.yaml_text import read_yaml
@@ -37,7 +38,7 @@ from statem_dist.sweep.model import (
     values_of,
     variable_of,
 )
-from statem_dist.sweep.sources import find_names, is_pattern, locate, read_values
+from statem_dist.sweep.sources import PACKAGE_PREFIX, find_names, is_pattern, locate, read_values
 from statem_dist.sweep.workspaces import digest_of, placeholders, ref_of
 
 RESERVED_LABELS = frozenset({"attempt", "repetition", "sweep", "trial"})
@@ -66,7 +67,21 @@ def load_sweep(path: Path) -> Loaded:
     Raises:
         RunbookInvalid: the sweep file or the runbook cannot be used; the message lists every problem.
     """
-    text = runbooks.read_text(path).removeprefix("\ufeff")
+    return parse_sweep(runbooks.read_text(path), path)
+
+
+def parse_sweep(text: str, path: Path, roots: Sequence[str] = ()) -> Loaded:
+    """Validate the text of a sweep file, and read the files that its axes come from, and its runbook.
+
+    Args:
+        text: the whole file.
+        path: where it is, or would be: relative paths in it start from its folder.
+        roots: folders outside of which it may name no file or folder of this host; none means that it may name any.
+
+    Raises:
+        RunbookInvalid: the sweep file or the runbook cannot be used; the message lists every problem.
+    """
+    text = text.removeprefix("\ufeff")
     problems = Problems(str(path), text)
     root = read_yaml(text, problems)
     if not isinstance(root, tree.Mapping):
@@ -74,18 +89,19 @@ def load_sweep(path: Path) -> Loaded:
     if "nodes" in root.entries and "runbook" not in root.entries:
         hint = f"write a sweep file beside it that says `runbook: {path.name}`"
         raise problems.fatal(None, "this is a runbook, not a sweep file", hint=hint)
-    reader = _Reader(path.absolute(), root, problems)
+    reader = _Reader(path.absolute(), root, problems, roots)
     return reader.load(reader.file())
 
 
 class _Reader:
     """Turns one sweep file into a ``Loaded``; ``problems`` collects what is wrong with it."""
 
-    def __init__(self, path: Path, root: tree.Mapping, problems: Problems) -> None:
+    def __init__(self, path: Path, root: tree.Mapping, problems: Problems, roots: Sequence[str]) -> None:
         self._path = path
         self._folder = path.parent
         self._root = root
         self._problems = problems
+        self._roots = roots
 
     def file(self) -> SweepFile:
         """Return the file's content after pydantic has checked each part by itself."""
@@ -112,6 +128,9 @@ class _Reader:
         self._check_limits(file, known)
         workspace = self._workspace(file, cells, known)
         runbook_path = (self._folder / file.runbook).resolve()
+        self._require_within(("runbook",), runbook_path)
+        # What lies elsewhere is not even looked at: what is wrong with it would say what is in it.
+        self._problems.settle(strict=True)
         parsed = runbooks.load(runbook_path)
         success = self._success(file, parsed)
         self._problems.settle(strict=True)
@@ -191,6 +210,15 @@ class _Reader:
         hint = f"use {listed or otherwise}"
         self._error(location, f"'{word}' is no {what}", hint=hint, near=Suggestion(word, known))
 
+    def _within(self, path: Path) -> bool:
+        return not self._roots or within_roots(str(path), self._roots)
+
+    def _require_within(self, location: Location, path: Path) -> bool:
+        """Note a path that leads out of the roots; return whether it does not."""
+        if not self._within(path):
+            self._error(location, outside_roots("the path", str(path), self._roots))
+        return self._within(path)
+
     # --- the matrix --------------------------------------------------------------------------------------------
 
     def _values(self, name: str, axis: list[str] | ValuesFrom) -> list[str]:
@@ -210,6 +238,8 @@ class _Reader:
 
     def _read(self, axis: ValuesFrom) -> list[str]:
         path = locate(axis.source, self._folder)
+        if not axis.source.startswith(PACKAGE_PREFIX) and not self._within(path):
+            raise ValueError(outside_roots("the path", str(path), self._roots))
         if is_pattern(axis.source):
             values = find_names(path, self._folder, axis.field)
             if not values:
@@ -337,6 +367,8 @@ class _Reader:
     def _from_template(self, written: str, workspace: Workspace) -> Workspace:
         location = ("workspace", "template")
         template = (self._folder / written).resolve()
+        if not self._require_within(location, template):
+            return workspace
         if not template.is_dir():
             known = "is no folder" if template.exists() else "does not exist"
             self._error(location, f"'{written}' {known}", hint="it is a folder, from that of the sweep file")
@@ -358,7 +390,7 @@ class _Reader:
                 self._error(location, "has a password in it, which would be stored with the sweep", hint=hint)
         elif not re.match(r"[^/]+:", written):
             path = (self._folder / written).resolve()
-            if not path.is_dir():
+            if self._require_within(location, path) and not path.is_dir():
                 self._error(location, f"'{written}' is no folder", hint="give a URL, or the path of a repository")
             return str(path)
         return written

@@ -562,6 +562,29 @@ def test_what_decides_no_results_is_taken_over_by_resume(bureau: Bureau) -> None
     assert resumed.sweep.definition.stop_when.errors is not None
 
 
+def test_a_bound_that_was_given_stays_until_another_is(bureau: Bureau) -> None:
+    """What somebody chose on the command line is not undone by whoever lets the sweep go on."""
+    loaded = bureau.loaded(FILE + "concurrency: 8\n")
+    sweep_id = bureau.desk.submit(loaded, by="ada", concurrency=2).sweep.id
+
+    def bound() -> int | None:
+        return bureau.ledger.require(sweep_id).definition.concurrency
+
+    bureau.desk.pause(sweep_id)
+    bureau.desk.resume(sweep_id)
+    assert bound() == 2
+    assert not bureau.desk.submit(loaded, by="ada").fresh
+    assert bound() == 2
+    bureau.desk.resume(sweep_id, concurrency=3)
+    assert bound() == 3
+    bureau.loaded(FILE.replace("[small, large]", "[small, huge]") + "concurrency: 9\n")
+    bureau.desk.resume(sweep_id, accept_changes=True)
+    assert bound() == 3
+    bureau.file.unlink()
+    bureau.desk.resume(sweep_id, concurrency=1)
+    assert bound() == 1
+
+
 def test_a_file_that_is_gone_holds_nothing_up(bureau: Bureau) -> None:
     """The sweep goes on as it was submitted: its workers need no file."""
     sweep_id = bureau.at("paused")

@@ -330,7 +330,8 @@ def test_when_a_trial_became_ready(desk: Desk) -> None:
     assert settled(desk.ledger, claims[1], None, None)
     desk.ledger.steer("s", "paused", ["active"])
     desk.ledger.steer("s", "active", ["paused"])
-    assert desk.claimed("again").ready_at >= active_since
+    # By the clock of whoever hands it back, which it carries on by itself from that of the server.
+    assert desk.claimed("again").ready_at >= active_since - 100
 
 
 def test_claims_at_the_same_time(redis_bench: RedisBench) -> None:

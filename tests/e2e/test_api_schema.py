@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from schemathesis.checks import (
 )
 
 from statem_api.reference import document
+from statem_dist.run_ids import NAME_PATTERN, RUN_ID_LENGTH_MAX
 from tests.support.programs import Site
 from tests.support.service import Caller, serve
 
@@ -50,19 +52,26 @@ CHECKS = [
 
 @pytest.fixture(scope="module")
 def caller() -> Iterator[Caller]:
-    """An admin of a service without a worker: what is started stays where it is."""
+    """An admin of a service without a worker: what is started stays where it is. There is a sweep ``known``."""
     site = Site()
     try:
-        yield serve(site).caller("admin")
+        admin = serve(site).caller("admin")
+        site.write("ends.yaml", "nodes: {a: {next: end}, end: {}}\n")
+        file = "runbook: ends.yaml\nmatrix: {model: [a, b]}\nagent: {run: 'true'}\n"
+        admin.post("/v1/sweeps", {"file": file, "folder": str(site.folder), "id": "known"}, expect=201)
+        yield admin
     finally:
         site.close()
 
 
 def is_stream(case: Case[Any]) -> bool:
     """Return whether a request would be answered by a stream that goes on."""
-    return case.path in ("/v1/events", "/v1/runs/{run_id}/agui", "/v1/agui/runs") or (
-        "event-stream" in str(case.headers)
-    )
+    return case.path in (
+        "/v1/events",
+        "/v1/runs/{run_id}/agui",
+        "/v1/agui/runs",
+        "/v1/sweeps/{sweep_id}/events",
+    ) or ("event-stream" in str(case.headers))
 
 
 @schema.parametrize()
@@ -80,5 +89,8 @@ def test_answers_are_as_described(case: Case[Any], caller: Caller) -> None:
         pytest.skip("a stream goes on; the tests of streams read them")
     if case.path_parameters and "run_id" in case.path_parameters and case.operation.label.endswith("}/goto"):
         case.path_parameters["run_id"] = "known"
+    sweep_id = str((case.path_parameters or {}).get("sweep_id", ""))
+    if re.fullmatch(NAME_PATTERN, sweep_id) and len(sweep_id) <= RUN_ID_LENGTH_MAX and case.method != "DELETE":
+        case.path_parameters["sweep_id"] = "known"
     response = case.call(base_url=caller.url, headers=dict(caller.http.headers), timeout=60)
     case.validate_response(response, checks=CHECKS)

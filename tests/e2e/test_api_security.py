@@ -45,12 +45,21 @@ def api() -> Iterator[Api]:
 
 @pytest.fixture(scope="module")
 def admin(api: Api) -> Caller:
-    """An admin, who has started two runs of two teams and registered a runbook."""
+    """An admin, who has started runs and sweeps of two teams and registered a runbook."""
     admin = api.caller("admin")
     admin.start(TWO, "ours", labels={"team": "ours"})
     admin.start(TWO, "theirs", labels={"team": "theirs"})
     admin.post("/v1/runbooks", {"text": TWO, "name": "two"}, expect=201)
+    api.site.write("ends.yaml", "nodes: {a: {next: end}, end: {}}\n")
+    admin.post("/v1/sweeps", submission(api, "of-ours", "seed: 1\nlabels: {team: ours}\n"), expect=201)
+    admin.post("/v1/sweeps", submission(api, "of-theirs", "seed: 2\nlabels: {team: theirs}\n"), expect=201)
     return admin
+
+
+def submission(api: Api, sweep_id: str | None, text: str) -> dict[str, Any]:
+    """Return the body that submits a small sweep."""
+    file = f"name: small\nrunbook: ends.yaml\nmatrix: {{model: [a, b]}}\nagent: {{run: 'true'}}\n{text}"
+    return {"file": file, "folder": str(api.site.folder)} | ({"id": sweep_id} if sweep_id else {})
 
 
 # --- tokens ----------------------------------------------------------------------------------------------------------
@@ -166,12 +175,19 @@ AGENT: list[tuple[str, str, Any]] = [
     ("POST", "/v1/runs/ours/transitions/t1/decisions/before_transfer.0", {"approved": True}),
     ("POST", "/v1/agui/runs", {"threadId": "ours", "runId": "x", "messages": [], "resume": []}),
     ("POST", "/v1/runs", {"runbook": "two", "run_id": "ours", "on_existing": "restart"}),
+    ("POST", "/v1/sweeps", {"file": "runbook: two.yaml\n", "folder": "/tmp"}),
+    ("POST", "/v1/sweeps/of-ours/pause", {}),
+    ("POST", "/v1/sweeps/of-ours/resume", {}),
+    ("POST", "/v1/sweeps/of-ours/cancel", {}),
+    ("POST", "/v1/sweeps/of-ours/retry", {"numbers": [1]}),
+    ("POST", "/v1/sweeps/of-ours/extend", {"trials": 9}),
 ]
 OPERATOR: list[tuple[str, str, Any]] = [
     ("POST", "/v1/runbooks", {"text": TWO}),
     ("POST", "/v1/tokens", {"role": "viewer"}),
     ("GET", "/v1/tokens", None),
     ("DELETE", "/v1/tokens/abcdefghijkl", None),
+    ("DELETE", "/v1/sweeps/of-ours", None),
 ]
 REFUSED = [
     *(("viewer", *case) for case in (*VIEWER, *AGENT, *OPERATOR)),
@@ -185,10 +201,10 @@ def test_a_role_may_not_do_what_is_above_it(
     api: Api, admin: Caller, role: str, method: str, path: str, body: Any
 ) -> None:
     """403, the role that it takes, and nothing has changed."""
-    before = admin.get("/v1/runs/ours")
+    before = admin.get("/v1/runs/ours"), admin.get("/v1/sweeps/of-ours")
     refused = api.caller(role).ask(method, path, expect=403, json=body).json()
     assert refused["code"] == "not_authorised"
-    assert admin.get("/v1/runs/ours") == before
+    assert (admin.get("/v1/runs/ours"), admin.get("/v1/sweeps/of-ours")) == before
 
 
 def test_an_agent_cannot_loosen_what_holds_it(api: Api, admin: Caller) -> None:
@@ -299,6 +315,72 @@ def test_a_run_of_another_team_does_not_exist(api: Api, admin: Caller) -> None:
     assert agent.get("/v1/runs?label=team=theirs")["items"] == []
     taken = agent.post("/v1/runs", {"runbook": "two", "run_id": "theirs", "on_existing": "use_existing"}, expect=409)
     assert "stands on" not in str(taken)
+
+
+def test_a_sweep_of_another_team_does_not_exist(api: Api, admin: Caller) -> None:
+    """Every way to a sweep whose labels a token lacks says 404, just like for one that there is not."""
+    blind = api.caller("admin", "--label", "team=ours")
+    told = httpx2.get(f"{api.url}/openapi.json").json()
+    bodies: dict[str, Any] = {
+        "/retry": {"numbers": [1]},
+        "/extend": {"trials": 9},
+        **{rest: {} for rest in ("/pause", "/resume", "/cancel")},
+    }
+    asked = 0
+    for path, methods in told["paths"].items():
+        if not path.startswith("/v1/sweeps/{sweep_id}"):
+            continue
+        rest = path.removeprefix("/v1/sweeps/{sweep_id}").replace("{number}", "1")
+        for method in methods:
+            given = {"json": bodies[rest]} if method == "post" else {}
+            answers = [
+                blind.ask(method.upper(), f"/v1/sweeps/{sweep_id}{rest}", expect=404, **given).json()
+                for sweep_id in ("of-theirs", "of-nobodys")
+            ]
+            shapes = [{name: value for name, value in each.items() if name != "request_id"} for each in answers]
+            assert str(shapes[0]).replace("of-theirs", "of-nobodys") == str(shapes[1])
+            asked += 1
+    assert asked >= 12
+    assert "of-ours" in {each["sweep"] for each in blind.get("/v1/sweeps")["items"]}
+    for query in ("limit=200", "label=team=theirs", "label=sweep=of-theirs"):
+        assert "of-theirs" not in str(blind.get(f"/v1/sweeps?{query}"))
+    assert "of-theirs" in str(admin.get("/v1/sweeps?label=team=theirs"))
+
+
+def test_what_a_labelled_token_submits_has_its_labels(api: Api, admin: Caller) -> None:
+    """It attaches to no sweep of another team, takes no id and no label of one, and takes no label away."""
+    ours, theirs = (api.caller("operator", "--label", f"team={team}") for team in ("ours", "theirs"))
+    mine = ours.post("/v1/sweeps", submission(api, None, "seed: 3\n"), expect=201)
+    assert mine["labels"] == {"team": "ours"}
+    assert ours.post("/v1/sweeps", submission(api, None, "seed: 3\n"), expect=200)["sweep"] == mine["sweep"]
+    other = theirs.post("/v1/sweeps", submission(api, None, "seed: 3\n"), expect=201)
+    assert other["sweep"] != mine["sweep"]
+    assert other["labels"] == {"team": "theirs"}
+    refused = ours.post("/v1/sweeps", submission(api, None, "seed: 4\nlabels: {team: theirs}\n"), expect=422)
+    assert "team=ours" in refused["detail"]
+    for text in ("seed: 2\n", "seed: 5\n"):
+        taken = ours.post("/v1/sweeps", submission(api, "of-theirs", text), expect=409)
+        assert "differences" not in taken
+    attached = admin.post("/v1/sweeps", submission(api, mine["sweep"], "seed: 3\n"), expect=200)
+    assert attached["labels"] == {"team": "ours"}, "whoever sees everything does not hide it from its owners"
+    axis = api.caller("operator", "--label", "model=a")
+    assert axis.post("/v1/sweeps", submission(api, None, "seed: 6\n"), expect=403)["labels"] == ["model"]
+
+
+def test_a_token_for_a_trial_sees_no_sweep(api: Api, admin: Caller) -> None:
+    """That of an agent is for one run; one for all runs of a sweep reaches that sweep, and no other."""
+    for labels in (("sweep=of-ours", "trial=1", "attempt=1"), ("model=a",), ("sweep=of-ours", "model=a")):
+        words = [word for label in labels for word in ("--label", label)]
+        trial = api.caller("agent", *words)
+        assert trial.get("/v1/sweeps")["items"] == []
+        trial.get("/v1/sweeps/of-ours", expect=404)
+        trial.get("/v1/sweeps/of-ours/events", expect=404)
+    whole = api.caller("viewer", "--label", "sweep=of-ours")
+    assert [each["sweep"] for each in whole.get("/v1/sweeps")["items"]] == ["of-ours"]
+    whole.get("/v1/sweeps/of-ours/results")
+    whole.get("/v1/sweeps/of-theirs", expect=404)
+    bound = api.caller("operator", "--label", "sweep=of-ours")
+    bound.post("/v1/sweeps", submission(api, None, "seed: 7\n"), expect=403)
 
 
 def test_what_a_labelled_token_starts_has_its_labels(api: Api, admin: Caller) -> None:
@@ -482,8 +564,11 @@ def test_json_that_is_nested_too_deeply_is_refused(api: Api, admin: Caller) -> N
 def test_an_id_that_is_a_path_is_refused(api: Api, admin: Caller, run_id: str) -> None:
     """Neither as the id of a new run nor in a URL."""
     admin.post("/v1/runs", {"runbook": "two", "run_id": run_id}, expect=422)
+    admin.post("/v1/sweeps", submission(api, run_id, ""), expect=422)
     quoted = "".join(f"%{byte:02x}" for byte in run_id.encode())
     assert admin.http.get(f"/v1/runs/{quoted}").status_code in (404, 422)
+    assert admin.http.get(f"/v1/sweeps/{quoted}").status_code in (404, 422)
+    assert admin.http.delete(f"/v1/sweeps/{quoted}").status_code in (404, 422)
 
 
 @pytest.mark.parametrize("name", ["X-Request-Id", "Idempotency-Key", "If-Match", "Last-Event-ID", "Accept", "Origin"])

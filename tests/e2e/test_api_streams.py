@@ -7,7 +7,7 @@ import os
 import re
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 
@@ -16,8 +16,8 @@ import pytest
 from statem_dist.embedded import server
 from statem_dist.engine import Engine
 from statem_dist.protocol.model import Actor
-from statem_dist.settings import Settings
 from tests.support.programs import HAS_PROC, Program, Site, eventually
+from tests.support.service import library
 
 pytestmark = pytest.mark.e2e
 
@@ -104,17 +104,6 @@ def numbers_of_feed(response: HTTPResponse, last: int) -> list[int]:
         if found[-1] >= last:
             break
     return found
-
-
-@contextmanager
-def library(site: Site) -> Iterator[Engine]:
-    """The verbs in this process, on the store of a site."""
-    url = server.ensure(site.state_dir, idle_stop_seconds=0).redis_url
-    engine = Engine(Settings.from_environment(site.environment), url, {}, inline=False)
-    try:
-        yield engine
-    finally:
-        engine.close()
 
 
 def move(engine: Engine, times: int) -> int:

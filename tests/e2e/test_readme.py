@@ -91,8 +91,8 @@ def test_the_example_of_a_sweep_runs(site: Site, document: str) -> None:
     site.write("runbook.yaml", "nodes: {work: {prompt: Go., before_transfer: [{run: cat out}], next: done}, done: }")
     site.write("agent.sh", 'echo "$STATEM_VAR_MODEL" > out\n')
     site.write("answers.sweep.yaml", blocks("yaml sweep", document)[0])
-    counts = site.json("sweep", "run", "answers.sweep.yaml", "--limit", "1")["counts"]
-    assert counts["passed"] == counts["planned"] > 1
+    answer = site.json("sweep", "run", "answers.sweep.yaml", "--limit", "1")
+    assert answer["counts"]["passed"] == answer["planned"] > 1
 
 
 def keys_of(value: Any) -> set[str]:
@@ -108,8 +108,8 @@ def keys_of(value: Any) -> set[str]:
 
 @pytest.mark.slow
 def test_the_reference_names_every_key_of_the_answers(site: Site) -> None:
-    """Whatever key an answer has, the reference of the command line or of runbooks explains it."""
-    described = set(re.findall(r"`([a-z_]+)[`:]", REFERENCE + RUNBOOKS))
+    """Whatever key an answer has, the reference of the command line, of runbooks or of sweeps explains it."""
+    described = set(re.findall(r"`([a-z_0-9]+)[`:]", REFERENCE + RUNBOOKS + SWEEPS))
     answers = [site.start(RUNBOOK)]
     answers += [site.json(*words) for words in (("validate", "r.yaml"), ("state",), ("ls", "work"), ("next",))]
     answers.append(site.json("goto", "rest", expect=2))

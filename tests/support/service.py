@@ -9,6 +9,9 @@ from typing import Any
 
 import httpx2
 
+from statem_dist.embedded import server
+from statem_dist.engine import Engine
+from statem_dist.settings import Settings
 from tests.support.programs import Program, Site, eventually
 
 WAIT = "?wait=30"
@@ -78,6 +81,17 @@ class Stream:
     def messages(self) -> Iterator[dict[str, str]]:
         """Yield the messages that have data."""
         return (fields for fields in self if "data" in fields)
+
+
+@contextmanager
+def library(site: Site) -> Iterator[Engine]:
+    """The verbs in this process, on the store of a site."""
+    url = server.ensure(site.state_dir, idle_stop_seconds=0).redis_url
+    engine = Engine(Settings.from_environment(site.environment), url, {}, inline=False)
+    try:
+        yield engine
+    finally:
+        engine.close()
 
 
 class Api:

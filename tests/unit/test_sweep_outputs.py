@@ -7,6 +7,7 @@ import csv
 import hashlib
 import json
 import math
+import re
 from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
@@ -351,12 +352,16 @@ def page_of(trials: list[Trial], baseline: list[Trial] | None = None) -> tuple[s
 
 
 def test_the_page_needs_nothing_and_runs_nothing_else() -> None:
-    """One file: links lead within it, the one script is the one that its policy allows, hostile names are text."""
-    _, page = page_of(HOSTILE_TRIALS, HOSTILE_TRIALS)
+    """One file: links lead within it, its policy allows the one script and the one style, hostile names are text."""
+    text, page = page_of(HOSTILE_TRIALS, HOSTILE_TRIALS)
     assert page.tags.count("script") == len(page.scripts) == 1
-    allowed = base64.b64encode(hashlib.sha256(page.scripts[0].encode()).digest()).decode()
+    (style,) = re.findall("<style>(.*?)</style>", text, re.DOTALL)
+    of_style, of_script = (
+        base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in (style, page.scripts[0])
+    )
     (policy,) = (value for value in page.values("content") if "default-src" in value)
-    assert f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{allowed}'" == policy
+    allowed = f"style-src 'sha256-{of_style}'; script-src 'sha256-{of_script}'"
+    assert policy == f"default-src 'none'; img-src data:; {allowed}"
     assert not {"img", "iframe", "object", "form", "base", "video"} & set(page.tags)
     assert page.values("src") == []
     assert all(link == "data:," or link.removeprefix("#") in page.values("id") for link in page.values("href"))

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import threading
-import time
 import warnings
 from contextlib import suppress
 from typing import Any
@@ -25,6 +24,7 @@ from statem_dist.settings import Settings
 from statem_dist.store.client import client_for
 from statem_dist.store.redis_store import RedisStore
 from statem_dist.sweep.keeper import Keeper
+from statem_dist.sweep.lingering import linger
 from statem_workers.app import broker_url_for, make_app, require_broker
 from statem_workers.intake import BoundedIntake, handed_back
 from statem_workers.runtime import WorkerOptions, configure, runtime, store_url
@@ -37,9 +37,6 @@ CHILD_STOP = signal.SIGUSR2
 
 BROKER_AWAY = ("consumer: Connection to broker lost", "consumer: Cannot connect to")
 """How Celery's many lines about a broker that is away begin."""
-
-DONE_LOOK_SECONDS = 2.0
-"""How often a worker that is to end by itself looks whether it may."""
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 
@@ -76,7 +73,8 @@ def run_worker(options: WorkerOptions, settings: Settings) -> int:
     presence = Presence(options, settings)
     reaper = Reaper(runtime().coordinator)
     keeper = Keeper(runtime().ledger, runtime().hints, Roster(runtime().store))
-    starter = os.getppid()
+    if options.until_done:
+        linger(runtime().store)
 
     def ready(**_: Any) -> None:
         # At a loss of the broker Celery warns of a default of its next version. Its logging has just asked to see that.
@@ -84,8 +82,6 @@ def run_worker(options: WorkerOptions, settings: Settings) -> int:
         presence.start()
         reaper.start()
         keeper.start()
-        if options.until_done:
-            threading.Thread(target=_end_when_done, args=(starter,), name="statem-until-done", daemon=True).start()
         logger.info("ready: queues %s, %d slots (%s)", ", ".join(options.queues), options.concurrency, options.pool)
 
     def shutting_down(**_: Any) -> None:
@@ -117,27 +113,6 @@ def run_worker(options: WorkerOptions, settings: Settings) -> int:
     worker.start()
     logger.info("stopped; %d unbegun messages handed back", len(handed_back))
     return int(worker.exitcode or 0)
-
-
-def _end_when_done(starter: int) -> None:
-    """End this worker once whoever has started it is gone and no sweep has work left.
-
-    Args:
-        starter: its process.
-    """
-    while True:
-        time.sleep(DONE_LOOK_SECONDS)
-        if os.getppid() == starter:
-            continue
-        try:
-            if not runtime().ledger.open():
-                logger.info("whoever has started this worker is gone, and no sweep has work left")
-                os.kill(os.getpid(), signal.SIGTERM)
-                return
-        except Unavailable as error:
-            logger.warning("whoever has started this worker is gone, and so is the state store: %s", error.message)
-            os.kill(os.getpid(), signal.SIGTERM)
-            return
 
 
 class Presence:

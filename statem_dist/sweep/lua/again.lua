@@ -37,6 +37,7 @@ for at = 5 + lanes, #ARGV, 3 do
   end
 end
 redis.call('HINCRBY', KEYS[2], 'pending', moved)
+redis.call('PUBLISH', 'statem:sweeps-moved', string.match(KEYS[6], '{swp:(.*)}'))
 
 -- The last 16 operation ids are kept, so that a retry after a lost reply gets the first answer.
 operations = operations .. ' ' .. ARGV[1] .. ':' .. moved

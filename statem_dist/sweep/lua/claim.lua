@@ -66,5 +66,6 @@ redis.call('HSET', KEYS[6], best, table.concat({ARGV[1], unpack(best_counters)},
 redis.call('HINCRBY', KEYS[4], 'pending', -1)
 redis.call('HINCRBY', KEYS[4], 'running', 1)
 redis.call('XADD', KEYS[9], 'MAXLEN', '~', ARGV[4], '*', 'n', best, 's', 'running')
+redis.call('PUBLISH', 'statem:sweeps-moved', string.match(KEYS[9], '{swp:(.*)}'))
 local ready = redis.call('HGET', KEYS[8], best) or redis.call('HGET', KEYS[1], 'ready_at')
 return {tonumber(best), token, tonumber(ready)}

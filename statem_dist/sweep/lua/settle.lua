@@ -84,4 +84,5 @@ if redis.call('ZCARD', KEYS[2]) == 0 then
     redis.call('HSET', KEYS[1], 'ended_at', now)
   end
 end
+redis.call('PUBLISH', 'statem:sweeps-moved', string.match(KEYS[12], '{swp:(.*)}'))
 return 1

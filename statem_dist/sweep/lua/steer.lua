@@ -25,6 +25,7 @@ end
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local pending = tonumber(redis.call('HGET', KEYS[3], 'pending') or '0')
+local untold = 0
 if wanted == 'cancelled' then
   local waiting = 0
   for lane = 6, #KEYS do
@@ -34,7 +35,8 @@ if wanted == 'cancelled' then
     return {2, status}
   end
   -- Of more changes than the feed keeps the first ones would be dropped at once.
-  local untold = pending - ARGV[4]
+  untold = pending - ARGV[4]
+  local untold_left = untold
   for lane = 6, #KEYS do
     local numbers = redis.call('ZRANGE', KEYS[lane], 0, -1)
     for first = 1, #numbers, 500 do
@@ -42,8 +44,8 @@ if wanted == 'cancelled' then
       for at = first, math.min(first + 499, #numbers) do
         fields[#fields + 1] = numbers[at]
         fields[#fields + 1] = 'cancelled'
-        untold = untold - 1
-        if untold < 0 then
+        untold_left = untold_left - 1
+        if untold_left < 0 then
           redis.call('XADD', KEYS[5], 'MAXLEN', '~', ARGV[4], '*', 'n', numbers[at], 's', 'cancelled')
         end
       end
@@ -67,8 +69,11 @@ if status ~= wanted then
   elseif ended then
     redis.call('HSET', KEYS[1], 'ended_at', now)
   end
-  redis.call('XADD', KEYS[5], 'MAXLEN', '~', ARGV[4], '*', 't', wanted)
+  -- Trials have come or gone that the feed does not tell of: whoever watches has to read them anew.
+  local anew = (status == 'planning' or untold > 0) and '1' or '0'
+  redis.call('XADD', KEYS[5], 'MAXLEN', '~', ARGV[4], '*', 't', wanted, 'r', anew)
 end
+redis.call('PUBLISH', 'statem:sweeps-moved', string.match(KEYS[5], '{swp:(.*)}'))
 
 -- The last 16 operation ids are kept, so that a retry after a lost reply gets the first answer.
 operations = operations .. ' ' .. ARGV[1] .. ':' .. status

@@ -38,6 +38,7 @@ if ended > 0 and left == 0 and redis.call('ZCARD', KEYS[2]) == 0 and
   redis.call('HSET', KEYS[1], 'status', 'finished', 'reason', '', 'ended_at', now)
   redis.call('XADD', KEYS[5], 'MAXLEN', '~', ARGV[3], '*', 't', 'finished')
 end
+redis.call('PUBLISH', 'statem:sweeps-moved', string.match(KEYS[5], '{swp:(.*)}'))
 
 -- The last 16 operation ids are kept, so that a retry after a lost reply gets the first answer.
 operations = operations .. ' ' .. ARGV[1] .. ':' .. ended

@@ -48,11 +48,14 @@ def junit_xml(sweep: Sweep, trials: Sequence[Trial], scores: Scores, *, bytes_ma
         scores: of these trials.
         bytes_max: the size of the file up to which outputs are kept whole.
     """
-    text = ""
-    for characters in OUTPUT_CHARACTERS:
-        text = _text(sweep, trials, scores, characters)
+    # Limits above the longest output cut nothing, so only the first of them is tried.
+    longest = max((len(attempt.detail) for trial in trials for attempt in trial.attempts), default=0)
+    text = _text(sweep, trials, scores, OUTPUT_CHARACTERS[0])
+    for characters in OUTPUT_CHARACTERS[1:]:
         if len(text.encode()) <= bytes_max:
             break
+        if characters < longest or not characters:
+            text = _text(sweep, trials, scores, characters)
     return text
 
 

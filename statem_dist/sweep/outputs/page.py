@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,18 @@ from msgspec import Struct
 
 from statem_dist.history import timestamp
 from statem_dist.sweep.comparison import Comparison
-from statem_dist.sweep.model import OUTCOME_OF, STATES, Attempt, Reason, State, Sweep, Trial, row_of, values_of
+from statem_dist.sweep.model import (
+    OUTCOME_OF,
+    STATES,
+    Attempt,
+    Definition,
+    Reason,
+    State,
+    Sweep,
+    Trial,
+    row_of,
+    values_of,
+)
 from statem_dist.sweep.outputs import figures
 from statem_dist.sweep.outputs.documents import digest
 from statem_dist.sweep.outputs.junit import allowed
@@ -64,12 +75,20 @@ class Mark(Struct, frozen=True):
 
 
 class Line(Struct, frozen=True):
-    """A task on the map: its values, its trials per row of the listed axes, and how many of them have passed."""
+    """A line of the map: its values, its trials by column, and how many of them have passed."""
 
     names: tuple[str, ...]
     groups: list[list[Mark]]
     passed: int
     planned: int
+
+
+class Map(Struct, frozen=True):
+    """The map of trials: the axes of its lines, the heads of its columns, and its lines."""
+
+    axes: tuple[str, ...]
+    columns: list[str]
+    lines: list[Line]
 
 
 def report_html(sweep: Sweep, trials: Sequence[Trial], scores: Scores, comparison: Comparison | None = None) -> str:
@@ -85,7 +104,6 @@ def report_html(sweep: Sweep, trials: Sequence[Trial], scores: Scores, compariso
     overall = scores.overall
     not_passed = [trial for trial in trials if trial.state not in ("passed", "pending")]
     told = not_passed[:TOLD_MAX]
-    script = _asset("report.js")
     return _template().render(
         sweep=sweep,
         definition=definition,
@@ -102,17 +120,26 @@ def report_html(sweep: Sweep, trials: Sequence[Trial], scores: Scores, compariso
             for axis, values in scores.axes.items()
             if (axis,) not in (definition.listed, definition.task_axes)
         ],
-        map=list(_map(sweep, trials, scores, {trial.planned.number for trial in told})),
+        map=_map(trials, _map_axes(definition), {trial.planned.number for trial in told}),
         slowest=_slowest(trials),
         reasons=_reasons(scores),
         told=[(trial, deciding(trial)) for trial in told],
         told_left=len(not_passed) - len(told),
         style=Markup(_asset("report.css")),
-        script=Markup(f"\n{script}"),
-        script_hash=Markup(
-            f"sha256-{base64.b64encode(hashlib.sha256(f'{chr(10)}{script}'.encode()).digest()).decode()}"
-        ),
+        script=Markup(f"\n{_asset('report.js')}"),
+        policy=Markup(content_policy()),
     )
+
+
+@cache
+def content_policy() -> str:
+    """Return the policy that the page keeps (Content Security Policy), for whoever serves it: nothing but its own."""
+    script, style = (_hash(f"\n{_asset(name)}") for name in ("report.js", "report.css"))
+    return f"default-src 'none'; img-src data:; style-src '{style}'; script-src '{script}'"
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
 @cache
@@ -153,16 +180,29 @@ def _clean(value: Any) -> Any:
     return allowed(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def _map(sweep: Sweep, trials: Sequence[Trial], scores: Scores, told: set[int]) -> Iterator[Line]:
-    definition = sweep.definition
-    columns = {tuple(score.values.values()): index for index, score in enumerate(scores.rows)}
-    tasks: dict[tuple[str, ...], list[list[Mark]]] = {}
+def _map_axes(definition: Definition) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the axes of the lines and of the columns of the map: tasks, and what they are tried with.
+
+    Where all axes are listed, none tells tasks from the rest; then the last one makes the lines.
+    """
+    if definition.task_axes != definition.axes or len(definition.axes) < 2:
+        return definition.task_axes, tuple(axis for axis in definition.listed if axis not in definition.task_axes)
+    return definition.axes[-1:], definition.axes[:-1]
+
+
+def _map(trials: Sequence[Trial], axes: tuple[tuple[str, ...], tuple[str, ...]], told: set[int]) -> Map:
+    across, down = dict[tuple[str, ...], int](), dict[tuple[str, ...], list[Trial]]()
     for trial in trials:
-        cell = trial.planned.cell
-        groups = tasks.setdefault(row_of(cell, definition.task_axes), [[] for _ in scores.rows])
-        groups[columns[row_of(cell, definition.listed)]].append(_mark(trial, told))
-    for (names, groups), task in zip(tasks.items(), scores.tasks, strict=True):
-        yield Line(names=names, groups=groups, passed=task.strict.passed, planned=task.planned)
+        down.setdefault(row_of(trial.planned.cell, axes[0]), []).append(trial)
+        across.setdefault(row_of(trial.planned.cell, axes[1]), len(across))
+    lines = []
+    for names, members in down.items():
+        groups: list[list[Mark]] = [[] for _ in across]
+        for trial in members:
+            groups[across[row_of(trial.planned.cell, axes[1])]].append(_mark(trial, told))
+        passed = sum(trial.state == "passed" for trial in members)
+        lines.append(Line(names=names, groups=groups, passed=passed, planned=len(members)))
+    return Map(axes=axes[0], columns=[", ".join(values) or "trials" for values in across], lines=lines)
 
 
 def _mark(trial: Trial, told: set[int]) -> Mark:
