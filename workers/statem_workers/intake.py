@@ -73,10 +73,17 @@ class BoundedIntake(bootsteps.StartStopStep):
 
     def _note(self, request: Any, **_: Any) -> None:
         """Remember a message that has just been taken. Celery does so too, and forgets it first in a shutdown."""
+        # Kombu knows of a consumer that it acknowledges nothing, and forgets that when the connection is lost. What
+        # waits for a slot meanwhile would then be acknowledged on a channel that is gone, which ends the worker.
+        request.message.ack = _nothing
         self._taken = [*self._unbegun(), request]
 
     def _unbegun(self) -> list[Any]:
         return [request for request in self._taken if request.time_start is None]
+
+
+def _nothing(**_: object) -> None:
+    """Acknowledge nothing."""
 
 
 def _hand_back(app: Any, requests: list[Any]) -> None:
