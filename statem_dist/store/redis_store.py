@@ -56,6 +56,10 @@ FEED_LENGTH = 2_000
 STOPS_SECONDS = 7 * 24 * 3600
 """How long it is remembered that a session was told to go on: longer than a session lasts."""
 
+CLOCK_SECONDS = 10.0
+"""How long the server's time is carried on by the local clock: that of a host which slept, or a server whose clock was
+set, is right again after as long."""
+
 PAUSE_SECONDS_MAX = 1.0
 """Longest pause between two tries of an unreachable server."""
 
@@ -101,12 +105,13 @@ class RedisStore:
         self._bears_faults = bears_faults
         self._patience_seconds = patience_seconds
         self._clock_offset_ms: int | None = None
+        self._synchronised_at = 0.0
 
     # --- runs ----------------------------------------------------------------------------------------------
 
     def clock(self) -> int:
         """Return the server's time in ms, carried on by the local monotonic clock since the last reading."""
-        if self._clock_offset_ms is None:
+        if self._clock_offset_ms is None or time.monotonic() - self._synchronised_at > CLOCK_SECONDS:
             seconds, microseconds = self.call("TIME")
             self._synchronise(int(seconds) * 1000 + int(microseconds) // 1000)
         assert self._clock_offset_ms is not None
@@ -354,6 +359,7 @@ class RedisStore:
 
     def _synchronise(self, now: int) -> None:
         self._clock_offset_ms = now - _monotonic_ms()
+        self._synchronised_at = time.monotonic()
 
     # --- talking to the server --------------------------------------------------------------------------------
 

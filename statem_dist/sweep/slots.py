@@ -252,7 +252,20 @@ class _Drive:
             passed=(*means.passed, *place.env, *handed_on, *own, *variables),
         )
         key = _agent_key(run.id, self._taken.claim.token)
-        return agents.call(agent, key, place.workspace, environ, stdin, timeout, rules, means.supervisor)
+        finished = agents.call(agent, key, place.workspace, environ, stdin, timeout, rules, means.supervisor)
+        self._see_to_workspace()
+        return finished
+
+    def _see_to_workspace(self) -> None:
+        """Put an empty folder where the agent has left none: its checks are to judge that, as all that it has done.
+
+        Without one they could not be evaluated, which counts as the host's trouble and is tried again.
+        """
+        workspace = self._workspace
+        with suppress(OSError):
+            if workspace.is_symlink() or not workspace.is_dir():
+                workspace.unlink(missing_ok=True)
+                workspace.mkdir()
 
     def end_agent(self, run_id: str) -> None:
         """End the agent command of the trial."""
@@ -306,7 +319,8 @@ class _Drive:
             if given_up():
                 raise GivenUp
             time.sleep(min(ahead / 1000, LOOK_SECONDS))
-        if self._fresh or self.engine.find(self.attempt.run_id) is None:
+        run = None if self._fresh else self.engine.find(self.attempt.run_id)
+        if run is None:
             try:
                 workspaces.prepare(self._definition, self._planned.cell, self._workspace, self._cache)
             except (StatemError, OSError) as error:
@@ -315,7 +329,8 @@ class _Drive:
         journey = Journey(
             self,
             self._definition,
-            self.engine.runbook(self._definition.runbook),
+            # A run goes on by the runbook that it has begun with, also when the sweep follows another one by now.
+            self.engine.runbook(self._definition.runbook if run is None else run.runbook),
             self._place(),
             self._labels(),
             self.attempt,

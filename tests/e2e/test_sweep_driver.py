@@ -13,6 +13,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from statem_dist.embedded import server
 from statem_dist.protocol.events import WorkClaimed
@@ -395,6 +396,32 @@ def test_a_cancelled_sweep_ends_its_agents(track: Track) -> None:
     assert first.last is not None
     assert (first.last.reason, second.last) == ("sweep_cancelled", None)
     assert track.engine.run(first.last.run_id).status == "cancelled"
+
+
+@pytest.mark.parametrize("instead", ["true", 'touch "$OLDPWD"', 'ln -s / "$OLDPWD"'])
+def test_an_agent_does_not_escape_its_checks(track: Track, instead: str) -> None:
+    """One that removes its workspace, or puts something else in its place, is judged by an empty one."""
+    result = track.drive(f'cd /; rm -rf "$OLDPWD"; {instead}')
+    assert (result.outcome, result.reason, result.checks) == ("stuck", "no_progress", 3)
+
+
+def test_a_run_goes_on_by_the_runbook_that_it_has_begun_with(track: Track) -> None:
+    """Also when the sweep has been given another one while a worker had the trial."""
+    sweep_id = track.submit('echo x >> calls; test "$(wc -l < calls)" -ge 2 || exec sleep 600; echo right > out.txt')
+    queue = track.ledger.require(sweep_id).definition.queue
+    lost = track.another()
+    with ThreadPoolExecutor(1) as pool:
+        driven = pool.submit(lost.slots.drive_next, queue)
+        eventually(lambda: track.at_work(sweep_id, "calls"), "the agent works")
+        lost.stop(0.0)
+        assert driven.result()
+    other = track.submit("true", "nodes: {elsewhere: {next: good}, good: }")
+    changed = replace(track.ledger.require(sweep_id).definition, runbook=track.ledger.require(other).definition.runbook)
+    track.ledger.revise(sweep_id, changed, "changed")
+    (trial,) = track.drive_all(sweep_id)
+    (attempt,) = trial.attempts
+    assert (trial.state, attempt.node, attempt.revision) == ("passed", "good", 1)
+    lost.supervisor.close()
 
 
 def test_a_workspace_that_cannot_be_made_is_an_error(track: Track) -> None:
