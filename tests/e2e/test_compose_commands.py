@@ -146,6 +146,7 @@ def test_the_services_work_together_and_end_when_they_are_told_to(site: Site) ->
     running["worker"] = composition.start("worker")
     running["worker-2"] = composition.start("worker", 2)
     running["llm-worker"] = composition.start("llm-worker")
+    running["trial-worker"] = composition.start("trial-worker")
 
     findings = {each["what"]: each for each in site.json("doctor")["findings"]}
     assert [each for each in findings.values() if each["level"] == "error"] == []
@@ -155,6 +156,11 @@ def test_the_services_work_together_and_end_when_they_are_told_to(site: Site) ->
     command, review = moved["results"]
     assert by_process(command) in (running["worker"].pid, running["worker-2"].pid)
     assert by_process(review) == running["llm-worker"].pid
+
+    site.write("two.sweep.yaml", "{runbook: ends.yaml, trials: 2, agent: {run: 'true'}}")
+    site.write("ends.yaml", "nodes: {work: {prompt: Go., next: done}, done: }")
+    watched = site.json("sweep", "submit", "two.sweep.yaml", "--watch")
+    assert (watched["status"], watched["counts"]["passed"]) == ("finished", 2)
 
     assert page(f"{service}/readyz")[0] == 200
     assert page(f"{service}/v1/runs/demo")[0] == 401
@@ -170,7 +176,7 @@ def test_the_services_work_together_and_end_when_they_are_told_to(site: Site) ->
     eventually(
         lambda: (
             {each["args"].split("'")[1] for each in json.loads(page(f"{flower}/api/tasks", WATCHER)[1]).values()}
-            == {"demo"}
+            == {"demo", "trials"}
         ),
         "Flower has heard of the messages",
     )

@@ -31,7 +31,7 @@ from tests.support.compose import (
 SANDBOX_FILE = ROOT / "deploy" / "compose.sandbox.yml"
 REDIS_CONF = ROOT / "deploy" / "redis.conf"
 REQUIRED = {"STATEM_REDIS_PASSWORD": "hush0redis", "STATEM_FLOWER_BASIC_AUTH": "watcher:hush0flower"}
-OURS = ("api", "flower", "llm-worker", "worker")
+OURS = ("api", "flower", "llm-worker", "trial-worker", "worker")
 UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
@@ -127,7 +127,7 @@ def test_a_folder_of_the_host_may_hold_the_workspaces() -> None:
     assert (mount["type"], mount["source"], mount["target"]) == ("bind", "/srv/agents", "/workspaces")
 
 
-@pytest.mark.parametrize(("name", "queue"), [("worker", "checks"), ("llm-worker", "llm")])
+@pytest.mark.parametrize(("name", "queue"), [("worker", "checks"), ("llm-worker", "llm"), ("trial-worker", "trials")])
 def test_workers_have_more_time_to_stop_than_their_grace(config: dict[str, Any], name: str, queue: str) -> None:
     """A container is killed only after the grace of its checks, and time to hand the rest back, has passed."""
     service = config["services"][name]
@@ -138,10 +138,12 @@ def test_workers_have_more_time_to_stop_than_their_grace(config: dict[str, Any],
 
 def test_figures_are_those_of_env() -> None:
     """Slots, ports and the image come from the variables that .env.example names."""
-    given = {"STATEM_WORKER_CONCURRENCY": "9", "STATEM_LLM_CONCURRENCY": "7", "STATEM_IMAGE": "registry.invalid/x:1"}
+    given = {"STATEM_WORKER_CONCURRENCY": "9", "STATEM_LLM_CONCURRENCY": "7", "STATEM_TRIAL_CONCURRENCY": "5"}
+    given |= {"STATEM_IMAGE": "registry.invalid/x:1"}
     services = resolved({**REQUIRED, **given})["services"]
     assert option(services["worker"]["command"], "-c") == "9"
     assert option(services["llm-worker"]["command"], "-c") == "7"
+    assert option(services["trial-worker"]["command"], "-c") == "5"
     assert services["worker"]["image"] == "registry.invalid/x:1"
 
 
@@ -166,7 +168,7 @@ def test_a_filled_in_example_is_enough() -> None:
 def test_the_sandbox_file_adds_to_the_workers_alone() -> None:
     """With it, workers may make namespaces; privileges still cannot be gained, and no other service is changed."""
     plain, widened = resolved(REQUIRED), resolved(REQUIRED, SANDBOX_FILE)
-    for name in ("worker", "llm-worker"):
+    for name in ("worker", "llm-worker", "trial-worker"):
         assert widened["services"][name].pop("security_opt") == [
             "no-new-privileges:true",
             "seccomp=unconfined",
