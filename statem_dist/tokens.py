@@ -221,6 +221,14 @@ class Tokens:
         document = self._document(token_id)
         return None if document is None else _decoded(document)
 
+    def forget(self, token_id: str) -> None:
+        """End a token at once, and keep nothing of it: for one that was made for a single piece of work.
+
+        What it was used for still names it. One that is not there is no error.
+        """
+        self._store.call("DEL", keys.token(token_id))
+        self._store.call("ZREM", keys.TOKENS, token_id)
+
     def _drop_old(self, now: int) -> None:
         """Drop tokens that ended long ago, and what a creation that was cut short has left in the list."""
         listed = self._store.call("ZRANGEBYSCORE", keys.TOKENS, "-inf", now - KEPT_MS)
@@ -228,8 +236,7 @@ class Tokens:
             token = self.get(token_id)
             ended_at = (token.revoked_at or token.expires_at) if token else 1
             if 0 < ended_at <= now - KEPT_MS:
-                self._store.call("DEL", keys.token(token_id))
-                self._store.call("ZREM", keys.TOKENS, token_id)
+                self.forget(token_id)
 
 
 def token_not_found(token_id: str) -> NotFound:

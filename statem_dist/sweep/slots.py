@@ -195,7 +195,7 @@ class _Drive:
             logger.exception("trial %d of sweep %s", claim.number, claim.sweep_id)
             verdict = Verdict("internal_error", f"{type(error).__name__}: {error}")
         finally:
-            self._revoke_token()
+            self._end_token()
         # Whose claim has run out must not touch the run and the files of whoever has the trial now.
         if not (holding.is_given_up(held) or ledger.note(claim, self.attempt, holding.lease_ms)):
             held.give_up("lost")
@@ -385,7 +385,7 @@ class _Drive:
         """Return how a self-driven agent reaches its run, and no other."""
         url = self._means.service_url()
         assert url is not None, "looked for before"
-        self._revoke_token()
+        self._end_token()
         names = ("sweep", "trial", "attempt")
         labels = {name: value for name, value in self._labels().items() if name in names}
         life = agent.timeout + TOKEN_SPARE_SECONDS
@@ -393,10 +393,10 @@ class _Drive:
         self._token_id = token.id
         return {"STATEM_URL": url, "STATEM_TOKEN": text, "STATEM_COMMAND": COMMAND}
 
-    def _revoke_token(self) -> None:
+    def _end_token(self) -> None:
         if self._token_id:
             with suppress(StatemError):
-                self._means.tokens.revoke(self._token_id, "sweep")
+                self._means.tokens.forget(self._token_id)
             self._token_id = ""
 
     def _conclude(self, verdict: Verdict) -> None:

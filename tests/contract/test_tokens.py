@@ -198,6 +198,16 @@ def test_a_revoked_token_names_nobody_at_once(desk: Desk) -> None:
     assert desk.tokens.named(other) is not None
 
 
+def test_a_forgotten_token_names_nobody_and_is_not_listed(desk: Desk) -> None:
+    """It ends at once, and leaves nothing; forgetting it again is no error."""
+    token_id, text = desk.make()
+    for _ in range(2):
+        desk.tokens.forget(token_id)
+        assert desk.tokens.named(text) is None
+        assert desk.tokens.get(token_id) is None
+        assert token_id not in {each.id for each in desk.tokens.list()}
+
+
 @pytest.mark.parametrize("token_id", ["0" * 16, "", "no id", "\udcff"])
 def test_what_does_not_exist_cannot_be_revoked(desk: Desk, token_id: str) -> None:
     """The error says what was asked for and where to look."""
