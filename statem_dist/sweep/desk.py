@@ -550,6 +550,8 @@ class SweepDesk:
         before = [each.planned.cell for each in self._ledger.trials(sweep.id) if each.planned.number not in withdrawn]
         after = tuple(each.cell for each in chosen(loaded, selection))
         told = differences(sweep.definition, before, replace(loaded, cells=after))
+        if sweep.definition.name != loaded.definition.name:
+            told.append(f"name: {sweep.definition.name!r} -> {loaded.definition.name!r}")
         if sweep.definition.selection != selection:
             told.append(f"selected: {_shown(sweep.definition.selection)} -> {_shown(selection)}")
         return told
@@ -579,13 +581,14 @@ def chosen(loaded: Loaded, selection: Selection) -> list[Planned]:
 
 
 def content_of(loaded: Loaded, selection: Selection) -> str:
-    """Return what the content of a sweep is known by: that of its file, with what is selected of it."""
+    """Return what the content of a sweep is known by: that of its file, its name, and what is selected of it.
+
+    The name decides no result, but whoever gives the same work another name means another sweep.
+    """
     from statem_dist.sweep.changes import fingerprint
 
-    whole = fingerprint(loaded)
-    if selection.everything:
-        return whole
-    return sha256(f"{whole}:{msgspec.json.encode(selection, order='sorted').decode()}".encode()).hexdigest()
+    parts = (fingerprint(loaded), loaded.definition.name, selection)
+    return sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
 
 
 def has_ended(sweep: Sweep) -> bool:

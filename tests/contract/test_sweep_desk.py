@@ -327,6 +327,16 @@ def test_removal_by_force_lets_workers_end_their_trials(bureau: Bureau) -> None:
     assert bureau.ledger.sweep(sweep_id) is None
 
 
+def test_another_name_is_another_sweep(bureau: Bureau) -> None:
+    """The same work under another name does not attach; a sweep whose file has another name says so when it goes on."""
+    first = bureau.submit(f"name: one\n{FILE}")
+    assert bureau.submit(f"name: two\n{FILE}").id != first.id
+    assert bureau.submit(f"name: one\n{FILE}").id == first.id
+    bureau.desk.pause(first.id)
+    with pytest.raises(Conflict, match="name: 'one' -> 'two'"):
+        bureau.desk.resume(first.id, bureau.loaded(f"name: two\n{FILE}"))
+
+
 def test_extending_twice_and_by_nothing(bureau: Bureau) -> None:
     """A sweep that was extended has that many trials of each cell, and is still the same content."""
     sweep_id = bureau.at("active")
