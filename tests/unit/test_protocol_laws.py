@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from statem_dist.errors import Conflict, NotAuthorised, StatemError
+from statem_dist.laws import Judge
 from statem_dist.protocol.commands import (
     Cancel,
     CancelRun,
@@ -42,8 +43,8 @@ from statem_dist.protocol.evolve import evolve, replay
 from statem_dist.protocol.model import Actor, Claim, Run, Transition, Worker
 from statem_dist.protocol.outcome import Outcome
 from statem_dist.protocol.progress import CHECKS_QUEUE, REVIEWS_QUEUE, pending, waits_for_people
+from statem_dist.store.codec import decode_event, decode_run, encode_event, encode_run
 from tests.support.builders import AGENT, EPOCH, PLACE
-from tests.support.laws import Judge
 from tests.support.random_worlds import (
     OPERATOR,
     random_confirmations,
@@ -422,7 +423,11 @@ class World:
         return f"q{self._requests}"
 
     def _fold(self, events: list[Event]) -> None:
-        self.judge.see(events)
+        for event in events:
+            self.judge.see([event])
+            assert decode_event(encode_event(event)) == event
+            assert self.judge.run is not None
+            assert decode_run(encode_run(self.judge.run)) == self.judge.run
         self.events += events
 
 
