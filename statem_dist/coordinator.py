@@ -17,6 +17,7 @@ from msgspec import Struct
 from statem_dist.dispatch import Dispatcher
 from statem_dist.errors import Conflict, NotFound, StaleVersion, StateRegressed, StoreReset
 from statem_dist.protocol.commands import (
+    ClaimWork,
     Command,
     ExpireClaim,
     ExpireDecision,
@@ -37,6 +38,10 @@ from statem_dist.store.codec import Receipt
 
 REMIND_MS_MAX = 600_000
 """Longest interval between two dispatches of work that waits in a busy queue."""
+
+OWN_KNOWLEDGE = (ClaimWork, RecordOutcomes, ReturnWork, ExpireClaim, ExpireDecision)
+"""Commands of those who execute and look after runs. They name what they are about, and what else their process has
+seen of the run does not concern them."""
 
 
 class Applied(Struct, frozen=True):
@@ -134,7 +139,7 @@ class Coordinator:
             if snapshot is None and not isinstance(command, Start | Import):
                 raise self._missing(run_id)
             if snapshot is not None:
-                self._refuse_lost(snapshot, seen, terms)
+                self._refuse_lost(snapshot, seen, command, terms)
             before = snapshot.run if snapshot else None
             if before is not None:
                 refuse_stale(before, terms)
@@ -207,13 +212,15 @@ class Coordinator:
             self.store.count_loss("run")
         return snapshot
 
-    def _refuse_lost(self, snapshot: Snapshot, seen: Snapshot | None, terms: Terms) -> None:
+    def _refuse_lost(self, snapshot: Snapshot, seen: Snapshot | None, command: Command, terms: Terms) -> None:
         """Refuse what was decided on a future of the run that the store has lost."""
         if seen is not None and seen is not snapshot and is_lost(Seen.of(seen), snapshot):
             # What this process has just found out is said by this.
             with suppress(StateRegressed):
                 self.knowledge.refuse(snapshot.run.id)
             raise state_regressed(snapshot.run.id, seen.run.version, snapshot.run.version)
+        if isinstance(command, OWN_KNOWLEDGE):
+            return
         # Who names a version says by that what was seen.
         with suppress(*(() if terms.if_version is None else (StateRegressed,))):
             self.knowledge.refuse(snapshot.run.id)
