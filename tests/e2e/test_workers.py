@@ -141,6 +141,7 @@ def test_work_on_a_busy_queue_waits_without_being_begun_twice(site: Site) -> Non
 
 def test_pinned_work_goes_to_its_queue_alone(site: Site) -> None:
     """A run with ``--queue gpu`` is executed by the worker that serves it, and waits while there is none."""
+    site.environment |= NO_REMINDERS
     common = site.worker("-c", "1")
     runbook = "nodes: {a: {before_transfer: [{run: 'true'}], next: b}, b: The end.}"
     site.start(runbook, "pinned", "--queue", "gpu")
