@@ -56,6 +56,7 @@ def execute(
         timeout=check.timeout,
         limits=invocation.limits,
         wrapper=invocation.wrapper,
+        again=context.repeatable,
     )
     return finished if invocation.wrapper is None else begun(finished, rules)
 

@@ -18,7 +18,8 @@ from statem_dist import __version__
 from statem_dist.checks.confinement import require_policy
 from statem_dist.errors import Unavailable, Usage
 from statem_dist.identity import this_process
-from statem_dist.reaper import Reaper
+from statem_dist.leadership import Leadership
+from statem_dist.reaper import DUTY, Reaper
 from statem_dist.roster import ANNOUNCE_SECONDS, Roster, WorkerCard
 from statem_dist.settings import Settings
 from statem_dist.store.client import client_for
@@ -71,7 +72,7 @@ def run_worker(options: WorkerOptions, settings: Settings) -> int:
     app.steps["consumer"].add(BoundedIntake)
     configure(options, settings)
     presence = Presence(options, settings)
-    reaper = Reaper(runtime().coordinator)
+    reaper = Reaper(runtime().coordinator, Leadership(runtime().store, DUTY, this_process("worker")))
     keeper = Keeper(runtime().ledger, runtime().hints, Roster(runtime().store))
     if options.until_done:
         linger(runtime().store)
