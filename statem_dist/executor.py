@@ -184,10 +184,8 @@ class Executor:
                     if held.lost or self._stopping.is_set() or deadline.passed:
                         return self._hand_back(work, token, on_recorded)
                     outcome = self._evaluate(work.applied.run, planned, key, deadline)
-                    if outcome.reason in CUT_SHORT:
-                        if repeatable(planned):
-                            return self._hand_back(work, token, on_recorded)
-                        outcome = replace(outcome, reason="hook_outcome_unknown")
+                    if outcome.reason in CUT_SHORT and repeatable(planned):
+                        return self._hand_back(work, token, on_recorded)
                     work.outcomes.append(outcome)
                     if not quick:
                         self._flush(work, token, on_recorded)
