@@ -20,6 +20,7 @@ from statem_dist.errors import Unavailable, Usage
 from statem_dist.identity import this_process
 from statem_dist.leadership import Leadership
 from statem_dist.reaper import DUTY, Reaper
+from statem_dist.retention import Retention
 from statem_dist.roster import ANNOUNCE_SECONDS, Roster, WorkerCard
 from statem_dist.settings import Settings
 from statem_dist.store.client import client_for
@@ -74,6 +75,7 @@ def run_worker(options: WorkerOptions, settings: Settings) -> int:
     presence = Presence(options, settings)
     reaper = Reaper(runtime().coordinator, Leadership(runtime().store, DUTY, this_process("worker")))
     keeper = Keeper(runtime().ledger, runtime().hints, Roster(runtime().store))
+    retention = Retention(runtime().store, settings)
     if options.until_done:
         linger(runtime().store)
 
@@ -83,6 +85,7 @@ def run_worker(options: WorkerOptions, settings: Settings) -> int:
         presence.start()
         reaper.start()
         keeper.start()
+        retention.start()
         logger.info("ready: queues %s, %d slots (%s)", ", ".join(options.queues), options.concurrency, options.pool)
 
     def shutting_down(**_: Any) -> None:
@@ -90,6 +93,7 @@ def run_worker(options: WorkerOptions, settings: Settings) -> int:
         presence.close()
         reaper.close()
         keeper.close()
+        retention.close()
         runtime().stop(options.grace_seconds)
         for child in _children(worker):
             with suppress(ProcessLookupError):
