@@ -102,7 +102,8 @@ class Finished(Struct, frozen=True, omit_defaults=True):
     Exactly one of ``exit_code``, ``signal`` and ``failure`` is set, except that neither of the first two is when a
     command could not even be killed. ``timed_out`` and ``cancelled`` (the ``why`` of it) say that it was ended
     on purpose. ``survivors`` counts processes that outlived the shell and were ended after it. ``duration_ms``
-    runs from the start to the exit of the shell. ``text`` explains a ``failure``.
+    runs from the start to the exit of the shell. ``text`` explains a ``failure``. ``secrets`` is what must not be shown
+    of its output.
     """
 
     exit_code: int | None = None
@@ -115,6 +116,7 @@ class Finished(Struct, frozen=True, omit_defaults=True):
     survivors: int = 0
     failure: Failure | None = None
     text: str = ""
+    secrets: tuple[str, ...] = ()
 
     @property
     def written_bytes(self) -> int:

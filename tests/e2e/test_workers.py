@@ -16,7 +16,9 @@ from statem_dist.history import history
 from statem_dist.protocol.model import Actor, Place
 from statem_dist.protocol.progress import Batch
 from statem_dist.runbook import parse
+from statem_dist.store.client import Client, client_for
 from tests.support.programs import HAS_PROC, Program, Site, eventually
+from tests.support.servers import tcp_server
 from tests.support.service import library
 
 pytestmark = pytest.mark.e2e
@@ -434,6 +436,41 @@ def test_processes_for_slots(site: Site) -> None:
     assert worker.wait().exit_code == 0
     if HAS_PROC:
         eventually(lambda: not site.processes("statem_workers"), "no process is left", site.processes)
+
+
+# --- secrets -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not HAS_PROC, reason="processes can look at each other's environment in /proc only")
+def test_secrets_that_a_check_prints_are_kept_nowhere(site: Site) -> None:
+    """Neither one that the worker was told to hand on, nor what a check can read of the worker itself: not in the
+    result, the log, the history, or anywhere else in the store."""
+    with tcp_server("hush-store-7d1f") as url:
+        site.environment["STATEM_REDIS_URL"] = url
+        worker = site.worker("-c", "1", "--pass-env", "DEPLOY_TOKEN", DEPLOY_TOKEN="hush-deploy-33c0")
+        check = "echo plain $DEPLOY_TOKEN; tr '\\0' '\\n' < /proc/$WORKER/environ | grep REDIS"
+        check += "; seq 5000; echo $DEPLOY_TOKEN"
+        text = f"nodes:\n  a:\n    before_transfer:\n      - run: {json.dumps(check)}\n    next: b\n  b: The end.\n"
+        site.start(text, "r", "--env", f"WORKER={worker.pid}")
+        (result,) = site.json("goto", "b", "--run-id", "r")["results"]
+        assert result["output"].startswith("plain [redacted]\nSTATEM_REDIS_URL=[redacted]\n1\n")
+        assert result["output"].endswith("5000\n[redacted]")
+        store = client_for(url)
+        stored = b"".join(_stored(store, key) for key in store.call("KEYS", "*"))
+        assert b"plain [redacted]" in stored
+        assert b"hush" not in stored
+        assert "hush" not in worker.stderr + site.run("history", "--raw", "--json", "--run-id", "r").stdout
+        store.close()
+        site.close()
+
+
+def _stored(store: Client, key: bytes) -> bytes:
+    """Return what the store has under a key, whatever its type."""
+    dump = store.call("DUMP", key)
+    assert isinstance(dump, bytes)
+    read = {b"string": ("GET", key), b"stream": ("XRANGE", key, "-", "+"), b"hash": ("HGETALL", key)}
+    kind = store.call("TYPE", key)
+    return repr(store.call(*read[kind])).encode() if kind in read else dump
 
 
 # --- nonsense in the queue ---------------------------------------------------------------------------------------
