@@ -551,6 +551,7 @@ class Judge:
             raise _Broken("edge_known", f"the runbook has no edge from {source!r} to {target!r}")
         return edge
 
+
 def _require_turn(transition: Transition, planned: PlannedCheck) -> None:
     """Require that it is the turn of a check: what stands before it has settled and has not stopped anything."""
     if planned.purpose == "repair":

@@ -15,8 +15,9 @@ from msgspec import structs
 
 from statem_dist.checks.confinement import Rules, Unconfinable, UnfitHost, begun
 from statem_dist.checks.context import CheckContext
-from statem_dist.checks.output import shorten, text_of
+from statem_dist.checks.output import shorten, shown_text
 from statem_dist.checks.process import SHUTDOWN, Finished, Supervisor
+from statem_dist.checks.redaction import blotted, secrets_of
 from statem_dist.protocol.graph import Check, Command
 from statem_dist.protocol.outcome import Outcome, Reason
 
@@ -58,7 +59,8 @@ def execute(
         wrapper=invocation.wrapper,
         again=context.repeatable,
     )
-    return finished if invocation.wrapper is None else begun(finished, rules)
+    ended = finished if invocation.wrapper is None else begun(finished, rules)
+    return structs.replace(ended, secrets=secrets_of(context.environ, os.environ))
 
 
 def judge(finished: Finished, check: Check, context: CheckContext) -> tuple[Reason, str]:
@@ -105,9 +107,9 @@ def reason_of_cancellation(why: str) -> Reason:
 
 def outcome_of(finished: Finished, reason: Reason, note: str, context: CheckContext) -> Outcome:
     """Return the outcome of a command: the note first, then what it wrote, the whole of it in the log if need be."""
-    text = text_of(finished)
+    text = shown_text(finished)
     bytes_max = context.limits.output_bytes_max
-    note = shorten(note, bytes_max // 2)
+    note = shorten(blotted(note, finished.secrets), bytes_max // 2)
     room = bytes_max - len(note.encode()) - 1
     output = shorten(text, room, finished.dropped_bytes)
     outcome = Outcome(

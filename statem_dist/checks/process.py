@@ -11,6 +11,9 @@ it may be run twice, it is run again under a supervisor of its own, which dies b
 *forks* (a prefork pool), the child drops what it inherited, so that it neither talks to its parent's supervisor nor
 keeps its socket open.
 
+A supervisor that hangs is taken for dead: whoever waits for a command knows by when it must have ended, and kills a
+supervisor that has said nothing long after that.
+
 No handler for SIGCHLD is installed and nobody but the supervisor process is waited for, so that the worker's own
 pool and libraries keep their children.
 """
@@ -25,7 +28,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Literal, TypeAlias
 from weakref import WeakSet
@@ -66,6 +69,13 @@ SWEEP_SECONDS = 0.02
 KILL_MARGIN_SECONDS = 1.0
 """How long a supervisor that has lost its worker may take for SIGKILL and for itself, after its grace."""
 
+SILENCE_SECONDS = 15.0
+"""How long after the end of a command, its grace included, its supervisor may say nothing. Far longer than a supervisor
+needs that has next to no processor time: killing one costs every command that it has under way."""
+
+LOOK_SECONDS = 0.5
+"""How often whoever waits for a command looks whether its supervisor has hung."""
+
 NOTHING: Mapping[str, int] = {}
 
 RUN_ID = "STATEM_RUN_ID"
@@ -97,7 +107,7 @@ class Finished(Struct, frozen=True, omit_defaults=True):
     command could not even be killed. ``timed_out`` and ``cancelled`` (the ``why`` of it) say that it was ended
     on purpose. ``survivors`` counts processes that outlived the shell and were ended after it. ``duration_ms``
     runs from the start to the exit of the shell. ``text`` explains a ``failure``. ``company`` is how many other
-    commands were lost with the same supervisor.
+    commands were lost with the same supervisor. ``secrets`` is what must not be shown of its output.
     """
 
     exit_code: int | None = None
@@ -111,6 +121,7 @@ class Finished(Struct, frozen=True, omit_defaults=True):
     failure: Failure | None = None
     text: str = ""
     company: int = 0
+    secrets: tuple[str, ...] = ()
 
     @property
     def written_bytes(self) -> int:
@@ -161,14 +172,28 @@ _decode_reply = msgspec.json.Decoder(_Reply).decode
 
 
 class _Call:
-    """A thread that waits for a command. ``answer`` receives one ``Finished``; ``why`` is that of a cancellation."""
+    """A thread that waits for a command. ``answer`` receives one ``Finished``; ``why`` is that of a cancellation.
 
-    __slots__ = ("answer", "key", "why")
+    ``ends_by`` is when, on the monotonic clock, a supervisor that does its work has answered; none for a command that
+    may take as long as it likes.
+    """
+
+    __slots__ = ("answer", "ends_by", "key", "why")
 
     def __init__(self, key: str) -> None:
         self.key = key
         self.why: str | None = None
+        self.ends_by: float | None = None
         self.answer: SimpleQueue[Finished] = SimpleQueue()
+
+    def begins(self, seconds: float | None) -> None:
+        """Note that the command is given to a supervisor, which has to answer within so many seconds, if any."""
+        self.ends_by = None if seconds is None else time.monotonic() + seconds
+
+    def hasten(self, seconds: float) -> None:
+        """Note that the command is being ended: the answer has to come within so many seconds."""
+        soon = time.monotonic() + seconds
+        self.ends_by = soon if self.ends_by is None else min(self.ends_by, soon)
 
 
 class _Link:
@@ -177,7 +202,8 @@ class _Link:
     Its token begins with the name of this process, so that who finds it dead finds its commands as well.
     """
 
-    def __init__(self, head_bytes: int, tail_bytes: int, kill_grace_seconds: float) -> None:
+    def __init__(self, head_bytes: int, tail_bytes: int, kill_grace_seconds: float, ending_seconds: float) -> None:
+        self._ending_seconds = ending_seconds
         self.token = f"{own_process()}:{os.urandom(8).hex()}"
         self.lock = threading.Lock()
         self.calls: dict[int, _Call] = {}
@@ -217,6 +243,29 @@ class _Link:
                 raise
             return True
 
+    def answer(self, call: _Call) -> Finished:
+        """Wait for the end of a command, or of a supervisor that does not tell of it."""
+        while True:
+            looked_at = time.monotonic()
+            try:
+                return call.answer.get(timeout=LOOK_SECONDS)
+            except Empty:
+                now = time.monotonic()
+            if call.ends_by is None:
+                continue
+            # What this process itself was held up for (by SIGSTOP, say) is not the supervisor's silence.
+            call.ends_by += max(0.0, now - looked_at - 2 * LOOK_SECONDS)
+            if now >= call.ends_by:
+                call.ends_by = None
+                self._give_up()
+
+    def _give_up(self) -> None:
+        """Kill a supervisor that hangs; its end is found by the reader, and told to everyone who waits."""
+        # Without the lock, which a thread may hold that cannot get its message to this supervisor.
+        if not self.lost:
+            self.last_words = "after it had not answered for too long"
+            self.process.send(signal.SIGKILL)
+
     def abandon(self, call: _Call) -> None:
         """End the command of a call that nobody will wait for any more."""
         with self.lock:
@@ -227,6 +276,8 @@ class _Link:
         """Ask for the end of commands; those that have ended already are no matter."""
         with self.lock, contextlib.suppress(OSError):
             for number in numbers:
+                if number in self.calls:
+                    self.calls[number].hasten(self._ending_seconds)
                 self._send(_Cancel(number, why))
 
     def numbers_of(self, key: str | None) -> list[int]:
@@ -302,6 +353,7 @@ class Supervisor:
     Args:
         head_bytes, tail_bytes: how much of the beginning and the end of each output stream is kept.
         kill_grace_seconds: time between SIGTERM and SIGKILL.
+        silence_seconds: how long a supervisor may say nothing of a command that must have ended by then.
 
     To be closed at the end, or used in a ``with`` statement; what is forgotten ends with this process.
     """
@@ -312,8 +364,10 @@ class Supervisor:
         head_bytes: int = HEAD_BYTES,
         tail_bytes: int = TAIL_BYTES,
         kill_grace_seconds: float = KILL_GRACE_SECONDS,
+        silence_seconds: float = SILENCE_SECONDS,
     ) -> None:
-        self._options = (head_bytes, tail_bytes, kill_grace_seconds)
+        self._ending_seconds = kill_grace_seconds + silence_seconds
+        self._options = (head_bytes, tail_bytes, kill_grace_seconds, self._ending_seconds)
         self._patience_seconds = kill_grace_seconds + GIVE_UP_SECONDS + 1.0
         self._lock = threading.Lock()
         self._link: _Link | None = None
@@ -372,6 +426,7 @@ class Supervisor:
 
     def _run(self, call: _Call, request: _Run, connect: Callable[[], _Link | None]) -> Finished:
         """Run a command under the supervisor that ``connect`` returns, and wait for its end."""
+        call.begins(None if request.timeout is None else request.timeout + self._ending_seconds)
         for _ in range(CONNECT_TRIES_MAX):
             try:
                 link = connect()
@@ -384,7 +439,7 @@ class Supervisor:
                     if call.why is not None:
                         # It was cancelled between two supervisors, when there was no command to be ended.
                         link.cancel(link.numbers_of(call.key), call.why)
-                    return call.answer.get()
+                    return link.answer(call)
             except BaseException:
                 # Ctrl-C, or an exception thrown into this thread: nobody will want the result any more.
                 link.abandon(call)

@@ -686,10 +686,11 @@ def quietly(send: Callable[[int, int], None], target: int, number: int) -> None:
 class ProcessHandle:
     """A process that is meant, and no other that gets its pid after it; just the pid where there are no pidfds."""
 
-    __slots__ = ("descriptor", "pid")
+    __slots__ = ("descriptor", "let_go", "pid")
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
+        self.let_go = False
         self.descriptor: int | None = None
         # None on macOS and on kernels before 5.3, and where a filter of system calls forbids it.
         if hasattr(os, "pidfd_open"):
@@ -698,13 +699,16 @@ class ProcessHandle:
 
     def send(self, number: int) -> None:
         """Send a signal, if the process is still there and ours to signal."""
+        if self.let_go:
+            return
         if self.descriptor is None:
             quietly(os.kill, self.pid, number)
         else:
             quietly(signal.pidfd_send_signal, self.descriptor, number)
 
     def close(self) -> None:
-        """Let go of the process."""
+        """Let go of the process: no signal is sent to it any more."""
+        self.let_go = True
         descriptor, self.descriptor = self.descriptor, None
         if descriptor is not None:
             os.close(descriptor)

@@ -14,7 +14,7 @@ from hashlib import sha1
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from statem_dist.errors import StoredDataUnreadable
+from statem_dist.errors import StoredDataUnreadable, Unavailable
 from statem_dist.protocol.events import Event
 from statem_dist.protocol.model import Run
 from statem_dist.store import keys

@@ -386,6 +386,27 @@ def test_a_late_signal_reaches_nobody_else() -> None:
     assert asked == [other.pid] * 2
 
 
+@needs_proc
+@pytest.mark.parametrize("cancelled", [False, True], ids=["timeout", "cancellation"])
+def test_a_supervisor_that_hangs_holds_nobody_up(tmp_path: Path, cancelled: bool) -> None:
+    """One that looks at no timer and answers nobody is killed with all that it started, and replaced: no command is
+    without an end because of it."""
+    os.mkfifo(tmp_path / "ready")
+    with Supervisor(kill_grace_seconds=0.1, silence_seconds=1.0) as supervisor, ThreadPoolExecutor() as pool:
+        pid = pid_of(supervisor)
+        command = f"setsid sleep {NAP} & echo > {tmp_path}/ready; sleep {NAP}"
+        waiting = pool.submit(run, supervisor, command, None if cancelled else 3.0)
+        (tmp_path / "ready").read_text()
+        os.kill(pid, signal.SIGSTOP)
+        if cancelled:
+            supervisor.cancel("k", "lease lost")
+        finished = waiting.result(PATIENCE_SECONDS)
+        assert finished.failure == "supervisor_lost"
+        assert "had not answered" in finished.text
+        assert marked(f"sleep\x00{NAP}") == []
+        assert pid_of(supervisor) != pid
+
+
 def test_a_supervisor_killed_while_idle_is_replaced(supervisor: Supervisor) -> None:
     """A loss that concerned no command is not noticed by the next one."""
     pid = pid_of(supervisor)
