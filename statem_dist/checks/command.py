@@ -9,6 +9,7 @@ nobody knows what it had done by then, and a hook must not be repeated on that g
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 
 from msgspec import structs
@@ -30,9 +31,14 @@ CANNOT_EXECUTE = frozenset({126, 127})
 
 def evaluate_command(check: Check, command: Command, context: CheckContext, supervisor: Supervisor) -> Outcome:
     """Run a command and return its outcome."""
-    finished = execute(command.run, check, context, supervisor, context.rules)
+    finished = execute(_for_sh(command), check, context, supervisor, context.rules)
     reason, note = judge(finished, check, context)
     return outcome_of(finished, reason, note, context)
+
+
+def _for_sh(command: Command) -> str:
+    """Return what ``/bin/sh`` is to execute for a command."""
+    return command.run if command.shell == "sh" else f"exec bash -o pipefail -c {shlex.quote(command.run)}"
 
 
 def execute(
