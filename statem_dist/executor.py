@@ -26,7 +26,7 @@ from statem_dist.deadline import NEVER, Deadline
 from statem_dist.leases import LeaseKeeper
 from statem_dist.protocol.commands import ClaimWork, RecordOutcomes, ReturnWork
 from statem_dist.protocol.events import Event, WorkClaimed
-from statem_dist.protocol.graph import UNCONFINED, LlmReview, Predicate
+from statem_dist.protocol.graph import LlmReview, Predicate
 from statem_dist.protocol.model import Place, PlannedCheck, Run, Worker
 from statem_dist.protocol.outcome import Outcome, Reason
 from statem_dist.protocol.progress import repeatable
@@ -183,7 +183,7 @@ class Executor:
                         return work.applied
                     if held.lost or self._stopping.is_set() or deadline.passed:
                         return self._hand_back(work, token, on_recorded)
-                    outcome = self._evaluate(work.applied.run, planned, key, deadline)
+                    outcome = self._evaluate(work.applied.run, planned, token, deadline)
                     if outcome.reason in CUT_SHORT and repeatable(planned):
                         return self._hand_back(work, token, on_recorded)
                     work.outcomes.append(outcome)
@@ -196,7 +196,10 @@ class Executor:
                 raise
         return work.applied
 
-    def _evaluate(self, run: Run, planned: PlannedCheck, key: str, deadline: Deadline) -> Outcome:
+    def _evaluate(self, run: Run, planned: PlannedCheck, token: int, deadline: Deadline) -> Outcome:
+        transition = run.transition
+        assert transition is not None, "a claim belongs to a transition"
+        key, stem = f"{run.id}/{transition.id}/{token}", f"{run.entry_id}.{transition.id}"
         variables = statem_variables(
             run_id=run.id,
             spec=run.place.spec,
@@ -204,10 +207,13 @@ class Executor:
             current=run.node,
             purpose=planned.purpose,
             entry_id=run.entry_id,
-            agent_id=run.transition.by.id if run.transition else "",
-            agent_role=run.transition.by.role if run.transition else "",
+            agent_id=transition.by.id,
+            agent_role=transition.by.role,
             url=None,
-            check_key=f"{run.entry_id}.{run.transition.id if run.transition else ''}.{planned.id}",
+            check_key=f"{stem}.{planned.id}",
+            fencing_token=token,
+            repairs=planned.repairs or None,
+            repairs_key=f"{stem}.{planned.repairs}" if planned.repairs else None,
         )
         context = CheckContext(
             key=key,
@@ -221,7 +227,7 @@ class Executor:
             reviewer_command=self._settings.reviewer_command,
             rules=rules_for(
                 self._settings,
-                run.transition.confinement if run.transition else UNCONFINED,
+                transition.confinement,
                 run.place,
                 hidden=(*self._hidden, run.place.state_dir),
                 passed=(*self._passed, *run.place.env, *variables),
@@ -232,7 +238,7 @@ class Executor:
         limit = deadline if repeatable(planned) else NEVER
         with _alarm(limit, lambda: self.supervisor.cancel(key, "shutdown")):
             outcome = evaluate(planned.check, context, self.supervisor)
-        logger.info("%s %s %s: %s, %d ms", run.id, key.split("/")[1], planned.id, outcome.reason, outcome.duration_ms)
+        logger.info("%s %s %s: %s, %d ms", run.id, transition.id, planned.id, outcome.reason, outcome.duration_ms)
         return outcome
 
     def _flush(self, work: _Work, token: int, on_recorded: Callable[[], None]) -> None:

@@ -294,6 +294,12 @@ class RedisStore:
         arguments += [push.message for push in pushes]
         return bool(self.run_script(REMIND, key_list, arguments))
 
+    def reminder(self, run_id: str) -> Overdue:
+        """Return the reminder of a run, whether it is due or not; one that is missing is made."""
+        due = keys.due(keys.shard_of(run_id))
+        _, score = self.call_many([["ZADD", due, "NX", self.clock(), run_id], ["ZSCORE", due, run_id]])
+        return Overdue(run_id=run_id, score=f"{float(score):.0f}")
+
     def postpone(self, run_id: str, again_ms: int) -> None:
         """Move a reminder, whatever its run is by now. See ``Store.postpone``."""
         self.call("ZADD", keys.due(keys.shard_of(run_id)), "XX", self.clock() + again_ms, run_id)
