@@ -35,8 +35,8 @@ POOLS = ("threads", "prefork", "solo")
 CHILD_STOP = signal.SIGUSR2
 """What a child of the prefork pool is told to stop with: its pool only waits, and would do so for ever."""
 
-BROKER_AWAY = ("consumer: Connection to broker lost", "consumer: Cannot connect to")
-"""How Celery's many lines about a broker that is away begin."""
+BROKER_AWAY = ("consumer: Connection to broker lost", "consumer: Cannot connect to", "Frequent restarts detected")
+"""How Celery's many lines about a broker that is away, or refuses, begin."""
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 
