@@ -185,11 +185,13 @@ class Judge:
             self._judge(before, event)
         except _Broken as found:
             broken = found
+        except UNFOLDABLE as error:
+            broken = _Broken("no_run", f"it cannot be judged: {_told(error)}")
         try:
             self.run = evolve(before, event)
         except UNFOLDABLE as error:
             self.lost = True
-            broken = broken or _Broken("no_run", f"the events make no run any more: {error or type(error).__name__}")
+            broken = broken or _Broken("no_run", f"the events make no run any more: {_told(error)}")
         if broken is None and self.run is not None:
             try:
                 _judge_state(self.run, event)
@@ -570,6 +572,10 @@ def _judge_settlement(run: Run, transition: Transition, event: TransitionSettled
             _require(event.reason is not None, law, "an error has a reason")
         case "cancelled":
             _require(not transition.entered, law, "it is cancelled, and the run has moved")
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__} {error}".strip()
 
 
 def _planned(transition: Transition, check: str) -> PlannedCheck:
