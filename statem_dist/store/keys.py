@@ -30,6 +30,7 @@ key                                type         holds
 ``statem:active``                  hash         scope (state directory, or that and a runbook) to run id
 ``statem:workers``                 sorted set   worker id, scored by when it is presumed gone (server ms)
 ``statem:worker:ID``               string       what a worker says of itself
+``statem:leader:DUTY``             string       the process that does a duty for all; for seconds
 ``statem:tokens``                  sorted set   token id, scored by creation (ms)
 ``statem:tokens-in-use``           string       is there once a token was made
 ``statem:token:ID``                string       a token of the service (JSON) and the SHA-256 of its secret
@@ -172,6 +173,11 @@ def runbook(digest: str) -> str:
 def worker(worker_id: str) -> str:
     """Return the key of a worker's self-description."""
     return f"statem:worker:{worker_id}"
+
+
+def leader(duty: str) -> str:
+    """Return the key of who does a duty for all."""
+    return f"statem:leader:{duty}"
 
 
 def token(token_id: str) -> str:

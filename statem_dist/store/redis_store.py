@@ -32,21 +32,10 @@ from statem_dist.store.codec import (
     encode_run,
     encode_runbook,
 )
+from statem_dist.store.faults import error_of, fault_of
 
 LOG_SECONDS = 7 * 24 * 3600
 """How long the longer output of a check is kept."""
-
-FAULTS = {
-    "OOM": "Redis is out of memory (maxmemory): give it more, or use another one for new runs. Nothing was written.",
-    "MISCONF": "Redis cannot persist to disk and refuses writes: free its disk. Nothing was written.",
-    "READONLY": "This Redis is a read-only replica: point STATEM_REDIS_URL to the primary.",
-}
-"""Error replies that are the server's trouble and not ours, and what to do about each."""
-
-PASSING = frozenset({"LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN"})
-"""Error replies that pass by themselves."""
-
-UNREACHABLE_HINT = "Check that Redis runs and that STATEM_REDIS_URL is right."
 
 RECEIPT_SECONDS = 24 * 3600
 """How long a repeated request is known for what it is."""
@@ -425,9 +414,8 @@ class RedisStore:
 
     def _waits_for(self, error: Unreachable | Refused) -> bool:
         """Return whether an error may pass by itself while the caller has patience."""
-        if isinstance(error, Unreachable) or error.code in PASSING:
-            return True
-        return error.code in FAULTS and self._bears_faults
+        fault = fault_of(error)
+        return isinstance(error, Unreachable) or (fault is not None and (fault.passes or self._bears_faults))
 
     def _patiently(self, ask: Callable[[], Answer]) -> Answer:
         deadline = time.monotonic() + self._patience_seconds
@@ -438,16 +426,12 @@ class RedisStore:
             except (Unreachable, Refused) as error:
                 worth_waiting = self._waits_for(error)
                 if not worth_waiting or time.monotonic() + pause >= deadline:
-                    raise unavailable(error) from error
+                    raise error_of(error) from error
+                if (fault := fault_of(error)) is not None and fault.elsewhere:
+                    # Behind the same name there may be another server by now.
+                    self.client.close()
             time.sleep(pause)
             pause = min(2 * pause, PAUSE_SECONDS_MAX)
-
-
-def unavailable(error: Unreachable | Refused) -> Unavailable:
-    """Return the error for a state store that cannot be used right now, with what to do about it."""
-    text = str(error).rstrip(".")
-    hint = FAULTS.get(error.code, UNREACHABLE_HINT) if isinstance(error, Refused) else UNREACHABLE_HINT
-    return Unavailable(f"The state store cannot be used: {text}.", hint=hint)
 
 
 def _monotonic_ms() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -277,6 +278,42 @@ edges: [{from: a, to: b}]
         assert "hunter2" not in shown.replace('test \\"$SECRET_OF_RUN\\" = hunter2', "")
 
 
+def test_a_value_of_a_variable_is_never_code(desk: Desk) -> None:
+    """A command sees it as it was given, and no shell has looked at it; neither has one at the names of nodes."""
+    text = """
+initial: a
+nodes: {a: {before_transfer: [{type: command, run: 'printf %s "$VALUE" > seen'}]}, '$(touch node)': {}}
+edges: [{from: a, to: '$(touch node)'}]
+"""
+    value = """$(touch pwn); `touch pwn` "'; touch pwn #\\n"""
+    run_id, place = desk.start(text, vars={"VALUE": value})
+    assert desk.admin.post(f"/v1/runs/{run_id}/goto{WAIT}", {"target": "$(touch node)"})["outcome"] == "committed"
+    assert (place / "seen").read_text() == value
+    assert [each.name for each in place.iterdir()] == ["seen"]
+
+
+def test_questions_that_are_answered_at_once_let_the_run_move(desk: Desk) -> None:
+    """Six people approve six questions of one transition at the same moment: each counts, and the last one moves the
+    run, whoever that is. Nobody has to wake it."""
+    questions = ", ".join(f"{{type: manual, text: 'Question {number}?'}}" for number in range(6))
+    text = f"initial: a\nnodes: {{a: {{before_transfer: [{questions}]}}, b: {{}}}}\nedges: [{{from: a, to: b}}]\n"
+    for _ in range(5):
+        run_id, _ = desk.start(text)
+        desk.admin.post(f"/v1/runs/{run_id}/goto{WAIT}", {"target": "b", "on_manual": "wait"}, expect=202)
+        barrier = threading.Barrier(6)
+
+        def approve(number: int, run_id: str = run_id, barrier: threading.Barrier = barrier) -> int:
+            barrier.wait()
+            path = f"/v1/runs/{run_id}/transitions/t2/decisions/before_transfer.{number}"
+            return desk.admin.http.post(path, json={"approved": True}).status_code
+
+        with ThreadPoolExecutor(6) as pool:
+            assert set(pool.map(approve, range(6))) <= {200, 202}
+        shown = desk.admin.get(f"/v1/runs/{run_id}/transitions/t2")
+        assert shown["outcome"] == "committed"
+        assert [each["reason"] for each in shown["results"]] == ["approved"] * 6
+
+
 # --- repetition and versions -----------------------------------------------------------------------------------------
 
 
@@ -340,6 +377,31 @@ def test_one_of_many_who_have_seen_the_same_version_wins(desk: Desk) -> None:
 
     with ThreadPoolExecutor(16) as pool:
         assert sorted(pool.map(send, targets)) == [200] + [412] * 15
+
+
+def scripts_called(site: Site) -> int:
+    """Return how many scripts the server of a site has executed."""
+    counted = re.findall(r"cmdstat_evalsha:calls=(\d+)", site.redis("INFO", "commandstats").decode())
+    return int(counted[0])
+
+
+def test_of_sixty_four_moves_at_once_one_is_accepted(desk: Desk) -> None:
+    """The others are told which one at once, after a few scripts each and without a storm of tries."""
+    run_id, place = desk.start(SLOW)
+    scripts = scripts_called(desk.site)
+    barrier = threading.Barrier(64)
+
+    def send(_: int) -> tuple[int, str]:
+        barrier.wait()
+        answer = desk.admin.http.post(f"/v1/runs/{run_id}/goto", json={"target": "b"})
+        return answer.status_code, answer.json()["transition"]
+
+    with ThreadPoolExecutor(64) as pool:
+        answers = sorted(pool.map(send, range(64)))
+    assert answers == [(202, "t2"), *[(409, "t2")] * 63]
+    assert scripts_called(desk.site) - scripts < 64 * 3
+    (place / "go").touch()
+    eventually(lambda: desk.admin.get(f"/v1/runs/{run_id}")["current"] == "b", "the accepted one moves the run")
 
 
 @pytest.mark.parametrize(

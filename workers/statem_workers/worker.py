@@ -18,7 +18,8 @@ from statem_dist import __version__
 from statem_dist.checks.confinement import require_policy
 from statem_dist.errors import Unavailable, Usage
 from statem_dist.identity import this_process
-from statem_dist.reaper import Reaper
+from statem_dist.leadership import Leadership
+from statem_dist.reaper import DUTY, Reaper
 from statem_dist.retention import Retention
 from statem_dist.roster import ANNOUNCE_SECONDS, Roster, WorkerCard
 from statem_dist.settings import Settings
@@ -36,8 +37,8 @@ POOLS = ("threads", "prefork", "solo")
 CHILD_STOP = signal.SIGUSR2
 """What a child of the prefork pool is told to stop with: its pool only waits, and would do so for ever."""
 
-BROKER_AWAY = ("consumer: Connection to broker lost", "consumer: Cannot connect to")
-"""How Celery's many lines about a broker that is away begin."""
+BROKER_AWAY = ("consumer: Connection to broker lost", "consumer: Cannot connect to", "Frequent restarts detected")
+"""How Celery's many lines about a broker that is away, or refuses, begin."""
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 
@@ -72,7 +73,7 @@ def run_worker(options: WorkerOptions, settings: Settings) -> int:
     app.steps["consumer"].add(BoundedIntake)
     configure(options, settings)
     presence = Presence(options, settings)
-    reaper = Reaper(runtime().coordinator)
+    reaper = Reaper(runtime().coordinator, Leadership(runtime().store, DUTY, this_process("worker")))
     keeper = Keeper(runtime().ledger, runtime().hints, Roster(runtime().store))
     retention = Retention(runtime().store, settings)
     if options.until_done:
