@@ -135,9 +135,12 @@ def evidence_given(transition: Transition) -> set[EvidenceTier]:
 def owes_work(run: Run) -> bool:
     """Return whether a check of an open transition has to be begun that nobody holds."""
     transition = run.in_flight
-    if transition is None or run.held or transition.exhausted or run.status not in ("moving", "waiting"):
+    if transition is None or transition.exhausted or transition.unknown or run.paused is not None:
         return False
-    return any(_is_owed(transition, planned) for planned in transition.plan)
+    if transition.unwinding is not None:
+        # A hook that is still being executed ends first; its claim is looked after.
+        return any(_is_owed(transition, planned) for planned in transition.repairs)
+    return run.ending is None and any(_is_owed(transition, planned) for planned in transition.plan)
 
 
 class Judge:
