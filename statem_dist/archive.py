@@ -30,6 +30,7 @@ from statem_dist.history import events_after
 from statem_dist.protocol.events import (
     Event,
     NodeEntered,
+    RepairBegun,
     RunCreated,
     RunImported,
     RunRebound,
@@ -233,6 +234,9 @@ def leftovers_of(store: Store, run: Run, now: int) -> Leftovers:
             case TransitionOpened():
                 if now - event.at < RECEIPTS_MS and event.request_id:
                     requests.append(event.request_id)
+                if now - run.updated_at < LOGS_MS:
+                    logs += [(event.transition, planned.id) for planned in event.plan]
+            case RepairBegun():
                 if now - run.updated_at < LOGS_MS:
                     logs += [(event.transition, planned.id) for planned in event.plan]
             case _:
