@@ -23,6 +23,7 @@ from statem_dist.checks.evaluate import evaluate
 from statem_dist.checks.process import Supervisor
 from statem_dist.coordinator import Applied, Coordinator
 from statem_dist.deadline import NEVER, Deadline
+from statem_dist.errors import StateRegressed
 from statem_dist.leases import LeaseKeeper
 from statem_dist.protocol.commands import ClaimWork, RecordOutcomes, ReturnWork
 from statem_dist.protocol.events import Event, WorkClaimed
@@ -147,7 +148,7 @@ class Executor:
         claim = transition.claim(token)
         assert claim is not None
         key = f"{run.id}/{transition.id}/{token}"
-        work = _Work(Applied(run=run, events=()))
+        work = _Work(Applied(run=run, events=(), operation=applied.operation))
         with self._leases.hold(
             run.id, token, lambda: self.supervisor.cancel(key, "lease lost"), applied.asked_at
         ) as held:
@@ -220,12 +221,12 @@ class Executor:
         """Record the outcomes that are ready, if there are any."""
         if not work.outcomes:
             return
-        work.applied = self._record(work.applied.run, token, work.outcomes)
+        work.applied = self._record(work.applied, token, work.outcomes)
         work.outcomes = []
         on_recorded()
 
-    def _record(self, run: Run, token: int, outcomes: list[Outcome]) -> Applied:
-        transition = run.transition
+    def _record(self, claimed: Applied, token: int, outcomes: list[Outcome]) -> Applied:
+        run, transition = claimed.run, claimed.run.transition
         assert transition is not None
         claim = transition.claim(token)
         checks = claim.checks if claim else ()
@@ -240,24 +241,36 @@ class Executor:
             jitter=random.random(),
             claim_more=not self._stopping.is_set(),
         )
-        applied = self.coordinator.record(run, command)
+        try:
+            applied = self.coordinator.record(run, command, claimed.operation)
+        except StateRegressed:
+            # Whatever has the same token in the history that is stored now, it is not this claim.
+            self._keep_as_evidence(run.id, transition.id, token, checks, outcomes, "outcome of a lost claim")
+            raise
         if not applied.events:
             self._keep_as_evidence(run.id, transition.id, token, checks, outcomes)
         return applied
 
     def _keep_as_evidence(
-        self, run_id: str, transition: str, token: int, checks: tuple[str, ...], outcomes: list[Outcome]
+        self,
+        run_id: str,
+        transition: str,
+        token: int,
+        checks: tuple[str, ...],
+        outcomes: list[Outcome],
+        what: str = "late outcome of claim",
     ) -> None:
         """Keep outcomes that came too late to count, where the logs are."""
         for check_id, outcome in zip(checks, outcomes, strict=False):
-            text = f"late outcome of claim {token}: {outcome.reason}\n{outcome.output}"
+            text = f"{what} {token}: {outcome.reason}\n{outcome.output}"
             self.coordinator.store.save_log(run_id, transition, f"{check_id}.late-{token}", text)
 
     def _hand_back(self, work: _Work, token: int, on_recorded: Callable[[], None]) -> Applied:
         self._flush(work, token, on_recorded)
         transition = work.applied.run.transition
         assert transition is not None
-        return self.coordinator.apply(work.applied.run.id, ReturnWork(transition=transition.id, token=token))
+        command = ReturnWork(transition=transition.id, token=token)
+        return self.coordinator.record(work.applied.run, command, work.applied.operation)
 
     def _hand_back_if_repeatable(self, work: _Work, token: int, on_recorded: Callable[[], None]) -> None:
         """Hand a claim back that was interrupted in the middle, unless what it had begun must not run twice.

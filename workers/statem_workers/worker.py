@@ -35,8 +35,8 @@ POOLS = ("threads", "prefork", "solo")
 CHILD_STOP = signal.SIGUSR2
 """What a child of the prefork pool is told to stop with: its pool only waits, and would do so for ever."""
 
-BROKER_AWAY = ("consumer: Connection to broker lost", "consumer: Cannot connect to")
-"""How Celery's many lines about a broker that is away begin."""
+BROKER_AWAY = ("consumer: Connection to broker lost", "consumer: Cannot connect to", "Frequent restarts detected")
+"""How Celery's many lines about a broker that is away, or refuses, begin."""
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 
@@ -135,6 +135,7 @@ class Presence:
     def start(self) -> None:
         """Announce now, and again and again."""
         self._roster.announce(self._card)
+        runtime().coordinator.recognise_store()
         self._thread.start()
 
     def close(self) -> None:
@@ -149,10 +150,14 @@ class Presence:
             logger.warning("%s", error.message)
 
     def _announce(self) -> None:
-        away = False
+        away = told = False
         while not self._closed.wait(ANNOUNCE_SECONDS):
             try:
                 self._roster.announce(self._card)
+                if runtime().coordinator.recognise_store() and not told:
+                    told = True
+                    logger.error("the state store was reset: it is another one than when this worker was started")
+                    runtime().store.count_loss("everything")
             except Unavailable as error:
                 if not away:
                     logger.warning("%s", error.message)
