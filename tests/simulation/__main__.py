@@ -48,6 +48,7 @@ def summary(tally: Tally, took: float) -> str:
         f"{tally.transitions} transitions: {outcomes}; {tally.executions} commands executed",
         f"{sum(tally.faults.values())} faults:",
         *(f"  {kind}: {tally.faults[kind]}" for kind in KINDS),
+        f"told of lost writes: {tally.detected} callers and readers",
         f"laws broken: {0 if tally.broken is None else 1}",
     ]
     return "\n".join(lines)

@@ -17,6 +17,7 @@ from statem_dist.errors import (
     PausedRun,
     StaleVersion,
     StatemError,
+    StateRegressed,
     TransitionInFlight,
     Unavailable,
     UnknownTarget,
@@ -51,7 +52,8 @@ REFUSALS = (TransitionInFlight, UnknownTarget, PausedRun, CancelledRun, NotFound
 class Call:
     """One command line: a process that lives as long as its verb."""
 
-    def __init__(self) -> None:
+    def __init__(self, rollbacks: int) -> None:
+        self.rollbacks = rollbacks
         self.over = False
         self.answer: Settled | Run | None = None
         self.error: BaseException | None = None
@@ -88,6 +90,7 @@ class Director:
         self._people = world.kernel.process("people", "nowhere")
         self._people.immortal = True
         self._runs: dict[str, str | None] = {}
+        self.read: dict[str, int] = {}
 
     def begin(self) -> None:
         """Bring everybody on."""
@@ -140,7 +143,12 @@ class Director:
             and all(call.over for call in self._calls)
             and all(run is not None and run.in_flight is None and run.paused is None for run in runs)
             and not world.effects.live()
+            and all(seen == self._version(run_id) for run_id, seen in self.read.items())
         )
+
+    def _version(self, run_id: str) -> int:
+        case = self._world.laws.cases.get(run_id)
+        return case.seen if case else 0
 
     def _help(self) -> None:
         """Do what somebody has to do so that a run comes to rest: let it go on, or take up what was left."""
@@ -232,7 +240,7 @@ class Director:
         world, kernel = self._world, self._world.kernel
         self._numbers += 1
         process = kernel.process(f"cli{self._numbers}", host or kernel.rng.choice(HOSTS))
-        call = Call()
+        call = Call(world.rollbacks)
 
         def main() -> None:
             try:
@@ -242,12 +250,10 @@ class Director:
             except StatemError as error:
                 process.troubles.add(error.code)
                 call.error = error
+                if isinstance(error, StateRegressed):
+                    world.detected["caller"] += 1
+                    world.laws.require(bool(world.rollbacks), f"{error.message} Nobody has lost any.")
             except KeyboardInterrupt as error:
-                call.error = error
-            except AssertionError as error:
-                # What somebody follows may be lost with the writes that a store has lost.
-                if not world.rollbacks:
-                    raise
                 call.error = error
             kernel.end(process)
 
@@ -283,12 +289,12 @@ class Director:
             if not self._finished(call, kernel.rng.choice((2.0, 20.0, 200.0))):
                 continue
             if isinstance(call.answer, Settled):
-                world.laws.judge_answer(run_id, terms.request, call.answer)
+                world.laws.judge_answer(run_id, terms.request, call.answer, call.rollbacks)
                 return
             if isinstance(call.error, REFUSALS):
                 world.laws.judge_refusal(run_id, terms.request, call.error)
                 return
-            if isinstance(call.error, Conflict):
+            if isinstance(call.error, Conflict) and not isinstance(call.error, StateRegressed):
                 return
             kernel.sleep(kernel.rng.uniform(0.01, 3))
 
@@ -408,19 +414,23 @@ class Director:
     def _read(self, run_id: str) -> None:
         """Follow the events of a run, and require that none is left out."""
         world, kernel = self._world, self._world.kernel
-        seen = 0
+        seen = self.read[run_id] = 0
         engine = Engine(world.settings, "redis://simulated", {}, inline=False)
         while True:
             try:
                 for events in engine.new_events(run_id, seen):
                     for number, _ in events:
                         world.laws.require(
-                            number == seen + 1 or bool(world.rollbacks),
-                            f"a reader of {run_id} was told event {number} after event {seen}",
+                            number == seen + 1, f"a reader of {run_id} was told event {number} after event {seen}"
                         )
-                        seen = number
+                        seen = self.read[run_id] = number
             except Unavailable:
                 pass
+            except StateRegressed:
+                # It is told that what it has read is lost, and reads again what is there.
+                world.detected["reader"] += 1
+                world.laws.require(bool(world.rollbacks), f"a reader of {run_id} was told of writes that nobody lost")
+                seen = self.read[run_id] = 0
             kernel.sleep(1.0)
 
 

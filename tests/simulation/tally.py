@@ -17,6 +17,7 @@ class Tally(Struct):
     steps: int = 0
     seconds: float = 0.0
     executions: int = 0
+    detected: int = 0
     transitions: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
@@ -28,6 +29,7 @@ class Tally(Struct):
         self.steps += other.steps
         self.seconds += other.seconds
         self.executions += other.executions
+        self.detected += other.detected
         self.transitions += other.transitions
         self.outcomes.update(other.outcomes)
         self.faults.update(other.faults)
@@ -49,6 +51,7 @@ def play(seeds: Iterable[int]) -> Tally:
         tally.steps += report.steps
         tally.seconds += report.seconds
         tally.executions += report.executions
+        tally.detected += report.detected
         tally.transitions += report.transitions
         tally.outcomes.update(report.outcomes)
         tally.faults.update(report.faults)

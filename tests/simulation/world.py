@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -82,6 +83,7 @@ class Report(Struct):
     outcomes: dict[str, int]
     faults: dict[str, int]
     executions: int
+    detected: int
     trace: list[str]
     broken: str = ""
 
@@ -140,6 +142,7 @@ class World:
         self.clock_us = 0
         self.clock_jumps = 0
         self.rollbacks = 0
+        self.detected: Counter[str] = Counter()
         self.troubled_us = 0
         self.store_away_until = 0
         self.server = Server(self.store_clock_us, self._written, self._message_came)
@@ -185,6 +188,7 @@ class World:
             outcomes=dict(self.laws.outcomes),
             faults={str(kind): count for kind, count in self.faults.counts.items()},
             executions=len(self.effects.executions),
+            detected=sum(self.detected.values()),
             trace=self.kernel.trace or [],
         )
 
