@@ -63,6 +63,9 @@ HOOKS: frozenset[Purpose] = frozenset({"out_hook", "hook", "in_hook"})
 REPAIRED: frozenset[Purpose] = frozenset({"out_hook", "hook"})
 """Purposes of hooks whose effect can be taken back: those before the commit."""
 
+OPERATORS = frozenset({"operator", "admin"})
+"""Roles whose word settles what is for an operator: whoever is above an operator may do what that may."""
+
 UNFOLDABLE = (AssertionError, AttributeError, LookupError, TypeError, ValueError)
 """What the fold raises for events that make no run."""
 
@@ -631,7 +634,7 @@ def _judge_answer(transition: Transition, planned: PlannedCheck, event: CheckSet
         _require(decided, "answers", f"{reason} is no answer of somebody who was asked")
         in_time = expires_at == 0 or event.at < expires_at
         _require(in_time, "answers", "who decides too late does not decide")
-        may = planned.check.by == "anyone" or result.role == "operator"
+        may = planned.check.by == "anyone" or result.role in OPERATORS
         _require(may, "answers", "an operator was asked for")
         own = reason != "confirmed" or result.by == transition.by.id
         _require(own, "answers", "only the caller can confirm for itself")

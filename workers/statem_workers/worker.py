@@ -140,6 +140,7 @@ class Presence:
     def start(self) -> None:
         """Announce now, and again and again."""
         self._roster.announce(self._card)
+        runtime().coordinator.recognise_store()
         self._thread.start()
 
     def close(self) -> None:
@@ -154,10 +155,14 @@ class Presence:
             logger.warning("%s", error.message)
 
     def _announce(self) -> None:
-        away = False
+        away = told = False
         while not self._closed.wait(ANNOUNCE_SECONDS):
             try:
                 self._roster.announce(self._card)
+                if runtime().coordinator.recognise_store() and not told:
+                    told = True
+                    logger.error("the state store was reset: it is another one than when this worker was started")
+                    runtime().store.count_loss("everything")
             except Unavailable as error:
                 if not away:
                     logger.warning("%s", error.message)
