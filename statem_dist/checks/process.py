@@ -175,13 +175,13 @@ class _Call:
 
     __slots__ = ("answer", "ends_by", "key")
 
-    def __init__(self, key: str, seconds: float | None) -> None:
+    def __init__(self, key: str) -> None:
         self.key = key
         self.answer: SimpleQueue[Finished] = SimpleQueue()
-        self.ends_by = None if seconds is None else time.monotonic() + seconds
+        self.ends_by: float | None = None
 
-    def hasten(self, seconds: float) -> None:
-        """Note that the command is being ended: the answer has to come within so many seconds."""
+    def expect_within(self, seconds: float) -> None:
+        """Note that the answer has to come within so many seconds, if it was not to come earlier."""
         soon = time.monotonic() + seconds
         self.ends_by = soon if self.ends_by is None else min(self.ends_by, soon)
 
@@ -219,6 +219,9 @@ class _Link:
             self.started += 1
             request.id = self.started
             self.calls[request.id] = call
+            call.ends_by = None
+            if request.timeout is not None:
+                call.expect_within(request.timeout + self._ending_seconds)
             try:
                 self._send(request)
             except OSError:
@@ -267,7 +270,7 @@ class _Link:
         with self.lock, contextlib.suppress(OSError):
             for number in numbers:
                 if number in self.calls:
-                    self.calls[number].hasten(self._ending_seconds)
+                    self.calls[number].expect_within(self._ending_seconds)
                 self._send(_Cancel(number, why))
 
     def numbers_of(self, key: str | None) -> list[int]:
@@ -396,7 +399,7 @@ class Supervisor:
             return Finished(failure="refused", text=str(error))
         if len(stdin or b"") > FRAME_BYTES_MAX // 2:
             return Finished(failure="refused", text=f"a standard input of {len(stdin or b'')} bytes is too long")
-        call = _Call(key, None if timeout is None else timeout + self._ending_seconds)
+        call = _Call(key)
         for _ in range(CONNECT_TRIES_MAX):
             try:
                 link = self._connect()
