@@ -63,6 +63,7 @@ def execute(
         timeout=check.timeout,
         limits=invocation.limits,
         wrapper=invocation.wrapper,
+        again=context.repeatable,
     )
     ended = finished if invocation.wrapper is None else begun(finished, rules)
     return structs.replace(ended, secrets=secrets_of(context.environ, os.environ))

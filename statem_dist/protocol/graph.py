@@ -134,6 +134,7 @@ class Check(Struct, frozen=True, omit_defaults=True):
     ``idempotent`` is None when the runbook does not say: a check may then be repeated, a hook may not.
     ``confirm`` is False for a manual or checklist item that is shown and recorded without being asked for
     (``confirmation: none``). ``timeout`` is in seconds of wall-clock time; None means no limit.
+    ``repair`` holds the commands that undo a hook, one after another, when its transition does not commit.
     """
 
     do: Work
@@ -147,6 +148,7 @@ class Check(Struct, frozen=True, omit_defaults=True):
     confirm: bool = True
     by: DecidedBy = "anyone"
     reason: str | None = None
+    repair: tuple[Check, ...] = ()
 
     @property
     def type(self) -> str:

@@ -332,6 +332,7 @@ def test_clocks_that_disagree_cost_no_claim_and_no_order(site: Site) -> None:
 
 def test_pinned_work_goes_to_its_queue_alone(site: Site) -> None:
     """A run with ``--queue gpu`` is executed by the worker that serves it, and waits while there is none."""
+    site.environment |= NO_REMINDERS
     common = site.worker("-c", "1")
     runbook = "nodes: {a: {before_transfer: [{run: 'true'}], next: b}, b: The end.}"
     site.start(runbook, "pinned", "--queue", "gpu")
@@ -442,6 +443,31 @@ def test_an_option_that_cannot_be_honoured_is_a_usage_error(site: Site, words: l
     assert said.exit_code == 64, said
     assert named in said.stderr
     assert "Traceback" not in said.stderr
+
+
+@pytest.mark.parametrize("pool", ["threads", "prefork", "solo"])
+def test_time_limits_hold_in_every_pool(site: Site, pool: str) -> None:
+    """A check that ignores its end is timed out all the same, after what it may take and its grace, and nothing of it
+    is left; whoever executes it."""
+    worker = site.worker("-c", "1", "--pool", pool)
+    deaf = "trap '' TERM; setsid sleep 615 & echo said; sleep 615; sleep 615"
+    site.start(f'nodes: {{a: {{before_transfer: [{{run: "{deaf}", timeout: 0.5}}], next: b}}, b: The end.}}')
+    said = site.json("goto", "b", "--run-id", "r", expect=2)
+    (result,) = said["details"]["results"]
+    assert (result["reason"], result["tries"]) == ("timed_out", 1)
+    assert result["duration_ms"] < 5_000
+    assert "said" in result["output"]
+    assert worker.running
+    if HAS_PROC:
+        eventually(lambda: not site.processes("sleep\x00615"), "its processes are gone")
+
+
+@pytest.mark.parametrize("pool", ["gevent", "eventlet", "processes"])
+def test_other_pools_are_refused(site: Site, pool: str) -> None:
+    """By name, before anything is begun, with those that there are."""
+    said = site.run("worker", "--pool", pool)
+    assert said.exit_code == 64
+    assert "threads" in said.stderr + said.stdout
 
 
 def test_processes_for_slots(site: Site) -> None:

@@ -23,6 +23,7 @@ import pytest
 from statem_dist.coordinator import Applied, Coordinator
 from statem_dist.dispatch import Owed
 from statem_dist.errors import Conflict, NotAuthorised, Unavailable
+from statem_dist.laws import Judge, may_repeat
 from statem_dist.protocol.commands import (
     Cancel,
     CancelRun,
@@ -48,7 +49,6 @@ from statem_dist.protocol.progress import CHECKS_QUEUE, REVIEWS_QUEUE, Batch
 from statem_dist.settings import Settings
 from statem_dist.store.base import Change, Push
 from tests.support.builders import AGENT, EPOCH
-from tests.support.laws import Judge, may_repeat
 from tests.support.memory_store import MemoryStore
 from tests.support.random_worlds import (
     OPERATOR,
