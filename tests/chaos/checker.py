@@ -25,6 +25,7 @@ from statem_dist.protocol.model import Run
 from statem_dist.store import keys
 from statem_dist.store.redis_store import RedisStore
 from statem_dist.sweep.ledger import Ledger
+from statem_dist.sweep.shared_limits import SharedLimits
 from tests.chaos.load import LIMIT, NATURES, Files, Line
 from tests.chaos.promises import Promise, promises_in
 from tests.support.ledgers import audit
@@ -168,7 +169,7 @@ class Checker:
             for field in fields:
                 if field.startswith("lease:"):
                     self.broken.append(f"run {run_id} has kept {field}")
-        if held := self._store.call("ZCARD", keys.limit(LIMIT, "held")):
+        if held := SharedLimits(self._store).usage(LIMIT).in_flight:
             self.broken.append(f"{held} places of the limit {LIMIT} are still taken")
 
     def _shown(self, key: str) -> str:

@@ -25,8 +25,9 @@ from msgspec import Struct
 
 from statem_dist.store.codec import encode_event
 from statem_dist.sweep.ledger import Ledger
+from statem_dist.sweep.shared_limits import SharedLimits
 from tests.chaos.checker import Checker, unexpected_lines
-from tests.chaos.load import Files
+from tests.chaos.load import LIMIT, Files
 from tests.chaos.plan import Plan, plan_of
 from tests.chaos.world import QUEUES, Skipped, World
 
@@ -187,6 +188,8 @@ class Round:
                 "callers": [name for name in callers if world.programs[name].running],
                 **{f"runs {name}": count for name, count in counts.items()},
                 "trials": sweep.counts["pending"] + sweep.counts["running"] if sweep else "the sweep is gone",
+                # The place of a worker that was killed is free when its lease is over.
+                "places": SharedLimits(store).usage(LIMIT).in_flight,
                 **{f"messages in {queue}": count for queue, count in queues.items()},
                 "commands": [words for words in world.processes().values() if re.search(r"step\.sh|agent\.sh", words)],
                 "orphans": world.orphans(),
