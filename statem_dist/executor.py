@@ -35,6 +35,12 @@ from statem_dist.settings import Settings
 CUT_SHORT: frozenset[Reason] = frozenset({"cancelled", "shutdown"})
 """Reasons of an outcome that is our own doing, because this worker stops or has lost its claim."""
 
+LOSSES_SHARED_MAX = 1
+"""Workers that a check may have lost and still be begun beside others that have lost as many."""
+
+LOOK_SECONDS = 0.2
+"""How often who waits for its turn looks whether it is to stop."""
+
 logger = logging.getLogger(__name__)
 
 MakeEnvironment = Callable[[Place, dict[str, str]], dict[str, str]]
@@ -93,6 +99,7 @@ class Executor:
         self._passed = passed
         self._hidden = (str(settings.state_dir), *socket_of(store_url))
         self._stopping = threading.Event()
+        self._suspect = threading.Lock()
         self._prompt_of = lru_cache(maxsize=256)(self._load_prompt)
 
     def execute(
@@ -106,9 +113,22 @@ class Executor:
         """Claim the batch that begins with a check, execute it and what follows; return the run afterwards.
 
         When the batch is not on offer (any more), nothing happens. See ``carry_on`` for the arguments.
+
+        Of the checks that have lost two workers in a row, a process executes one at a time. One of them may be what
+        killed both; with its third start it takes none of the others with it.
         """
         claim = ClaimWork(transition=transition, check=check, worker=self.worker)
-        return self.carry_on(self.coordinator.apply(run_id, claim), deadline, on_recorded)
+        snapshot = self.coordinator.load(run_id)
+        if _losses(snapshot.run, check) <= LOSSES_SHARED_MAX:
+            return self.carry_on(self.coordinator.apply(run_id, claim, snapshot), deadline, on_recorded)
+        while not self._suspect.acquire(timeout=LOOK_SECONDS):
+            if self._stopping.is_set() or deadline.passed:
+                # It is still on offer.
+                return snapshot.run
+        try:
+            return self.carry_on(self.coordinator.apply(run_id, claim), deadline, on_recorded)
+        finally:
+            self._suspect.release()
 
     def carry_on(
         self,
@@ -164,10 +184,8 @@ class Executor:
                     if held.lost or self._stopping.is_set() or deadline.passed:
                         return self._hand_back(work, token, on_recorded)
                     outcome = self._evaluate(work.applied.run, planned, key, deadline)
-                    if outcome.reason in CUT_SHORT:
-                        if repeatable(planned):
-                            return self._hand_back(work, token, on_recorded)
-                        outcome = replace(outcome, reason="hook_outcome_unknown")
+                    if outcome.reason in CUT_SHORT and repeatable(planned):
+                        return self._hand_back(work, token, on_recorded)
                     work.outcomes.append(outcome)
                     if not quick:
                         self._flush(work, token, on_recorded)
@@ -208,6 +226,7 @@ class Executor:
                 hidden=(*self._hidden, run.place.state_dir),
                 passed=(*self._passed, *run.place.env, *variables),
             ),
+            repeatable=repeatable(planned),
         )
         # What must not run twice is not cut short for the sake of somebody who waits no longer.
         limit = deadline if repeatable(planned) else NEVER
@@ -282,6 +301,11 @@ def socket_of(store_url: str) -> tuple[str, ...]:
     """Return the path of the unix socket that a store is reached by; none for a store with a network address."""
     parts = urlsplit(store_url)
     return (parts.path,) if parts.scheme == "unix" and parts.path else ()
+
+
+def _losses(run: Run, check: str) -> int:
+    """Return how many workers in a row were lost while they executed a check that is on offer."""
+    return run.in_flight.starts.get(check, 0) if run.in_flight is not None else 0
 
 
 def _claimed(events: tuple[Event, ...]) -> int | None:

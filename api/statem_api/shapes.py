@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-RunStatusName = Literal["active", "moving", "waiting", "paused", "finished", "cancelled"]
+RunStatusName = Literal["active", "moving", "waiting", "outcome_unknown", "paused", "finished", "cancelled"]
 
 
 class Shape(BaseModel):
