@@ -13,8 +13,11 @@ run in the store, and writes the same file again.
 
 from __future__ import annotations
 
+import glob
 import re
+import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -27,6 +30,7 @@ from statem_dist.history import events_after
 from statem_dist.protocol.events import (
     Event,
     NodeEntered,
+    RepairBegun,
     RunCreated,
     RunImported,
     RunRebound,
@@ -51,6 +55,10 @@ LOGS_MS = 8 * 24 * 3600 * 1000
 
 RECEIPTS_MS = 2 * 24 * 3600 * 1000
 """So have receipts."""
+
+
+TORN_SECONDS = 3600.0
+"""Nobody takes as long to write a file: what is older was left by somebody who was killed."""
 
 
 class Ended(Struct, frozen=True, order=True):
@@ -123,6 +131,7 @@ class Archive:
             OSError: the file cannot be written.
         """
         path = self.path_of(run)
+        self._tidy(path)
         write_chunks(path, transfer.compressed(transfer.pack(store, [run], withheld=False)), mode=0o600)
         parcel = self.load(path)
         if parcel.run != run:
@@ -132,6 +141,13 @@ class Archive:
                 details={"run_id": run.id},
             )
         return path
+
+    def _tidy(self, path: Path) -> None:
+        """Remove what somebody left who was killed while the file was written, and not what is being written now."""
+        for left in path.parent.glob(f".{glob.escape(path.name[:200])}.*"):
+            with suppress(FileNotFoundError):
+                if left.stat().st_mtime < time.time() - TORN_SECONDS:
+                    left.unlink()
 
     def _shelf(self, run_id: str) -> Path:
         return self.folder / sha256(run_id.encode()).hexdigest()[:2]
@@ -218,6 +234,9 @@ def leftovers_of(store: Store, run: Run, now: int) -> Leftovers:
             case TransitionOpened():
                 if now - event.at < RECEIPTS_MS and event.request_id:
                     requests.append(event.request_id)
+                if now - run.updated_at < LOGS_MS:
+                    logs += [(event.transition, planned.id) for planned in event.plan]
+            case RepairBegun():
                 if now - run.updated_at < LOGS_MS:
                     logs += [(event.transition, planned.id) for planned in event.plan]
             case _:

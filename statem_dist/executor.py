@@ -23,10 +23,11 @@ from statem_dist.checks.evaluate import evaluate
 from statem_dist.checks.process import Supervisor
 from statem_dist.coordinator import Applied, Coordinator
 from statem_dist.deadline import NEVER, Deadline
+from statem_dist.errors import StateRegressed
 from statem_dist.leases import LeaseKeeper
 from statem_dist.protocol.commands import ClaimWork, RecordOutcomes, ReturnWork
 from statem_dist.protocol.events import Event, WorkClaimed
-from statem_dist.protocol.graph import UNCONFINED, LlmReview, Predicate
+from statem_dist.protocol.graph import LlmReview, Predicate
 from statem_dist.protocol.model import Place, PlannedCheck, Run, Worker
 from statem_dist.protocol.outcome import Outcome, Reason
 from statem_dist.protocol.progress import repeatable
@@ -167,7 +168,7 @@ class Executor:
         claim = transition.claim(token)
         assert claim is not None
         key = f"{run.id}/{transition.id}/{token}"
-        work = _Work(Applied(run=run, events=()))
+        work = _Work(Applied(run=run, events=(), operation=applied.operation))
         with self._leases.hold(
             run.id, token, lambda: self.supervisor.cancel(key, "lease lost"), applied.asked_at
         ) as held:
@@ -183,7 +184,7 @@ class Executor:
                         return work.applied
                     if held.lost or self._stopping.is_set() or deadline.passed:
                         return self._hand_back(work, token, on_recorded)
-                    outcome = self._evaluate(work.applied.run, planned, key, deadline)
+                    outcome = self._evaluate(work.applied.run, planned, token, deadline)
                     if outcome.reason in CUT_SHORT and repeatable(planned):
                         return self._hand_back(work, token, on_recorded)
                     work.outcomes.append(outcome)
@@ -196,7 +197,10 @@ class Executor:
                 raise
         return work.applied
 
-    def _evaluate(self, run: Run, planned: PlannedCheck, key: str, deadline: Deadline) -> Outcome:
+    def _evaluate(self, run: Run, planned: PlannedCheck, token: int, deadline: Deadline) -> Outcome:
+        transition = run.transition
+        assert transition is not None, "a claim belongs to a transition"
+        key, stem = f"{run.id}/{transition.id}/{token}", f"{run.entry_id}.{transition.id}"
         variables = statem_variables(
             run_id=run.id,
             spec=run.place.spec,
@@ -204,10 +208,13 @@ class Executor:
             current=run.node,
             purpose=planned.purpose,
             entry_id=run.entry_id,
-            agent_id=run.transition.by.id if run.transition else "",
-            agent_role=run.transition.by.role if run.transition else "",
+            agent_id=transition.by.id,
+            agent_role=transition.by.role,
             url=None,
-            check_key=f"{run.entry_id}.{run.transition.id if run.transition else ''}.{planned.id}",
+            check_key=f"{stem}.{planned.id}",
+            fencing_token=token,
+            repairs=planned.repairs or None,
+            repairs_key=f"{stem}.{planned.repairs}" if planned.repairs else None,
         )
         context = CheckContext(
             key=key,
@@ -221,7 +228,7 @@ class Executor:
             reviewer_command=self._settings.reviewer_command,
             rules=rules_for(
                 self._settings,
-                run.transition.confinement if run.transition else UNCONFINED,
+                transition.confinement,
                 run.place,
                 hidden=(*self._hidden, run.place.state_dir),
                 passed=(*self._passed, *run.place.env, *variables),
@@ -232,19 +239,19 @@ class Executor:
         limit = deadline if repeatable(planned) else NEVER
         with _alarm(limit, lambda: self.supervisor.cancel(key, "shutdown")):
             outcome = evaluate(planned.check, context, self.supervisor)
-        logger.info("%s %s %s: %s, %d ms", run.id, key.split("/")[1], planned.id, outcome.reason, outcome.duration_ms)
+        logger.info("%s %s %s: %s, %d ms", run.id, transition.id, planned.id, outcome.reason, outcome.duration_ms)
         return outcome
 
     def _flush(self, work: _Work, token: int, on_recorded: Callable[[], None]) -> None:
         """Record the outcomes that are ready, if there are any."""
         if not work.outcomes:
             return
-        work.applied = self._record(work.applied.run, token, work.outcomes)
+        work.applied = self._record(work.applied, token, work.outcomes)
         work.outcomes = []
         on_recorded()
 
-    def _record(self, run: Run, token: int, outcomes: list[Outcome]) -> Applied:
-        transition = run.transition
+    def _record(self, claimed: Applied, token: int, outcomes: list[Outcome]) -> Applied:
+        run, transition = claimed.run, claimed.run.transition
         assert transition is not None
         claim = transition.claim(token)
         checks = claim.checks if claim else ()
@@ -259,24 +266,36 @@ class Executor:
             jitter=random.random(),
             claim_more=not self._stopping.is_set(),
         )
-        applied = self.coordinator.record(run, command)
+        try:
+            applied = self.coordinator.record(run, command, claimed.operation)
+        except StateRegressed:
+            # Whatever has the same token in the history that is stored now, it is not this claim.
+            self._keep_as_evidence(run.id, transition.id, token, checks, outcomes, "outcome of a lost claim")
+            raise
         if not applied.events:
             self._keep_as_evidence(run.id, transition.id, token, checks, outcomes)
         return applied
 
     def _keep_as_evidence(
-        self, run_id: str, transition: str, token: int, checks: tuple[str, ...], outcomes: list[Outcome]
+        self,
+        run_id: str,
+        transition: str,
+        token: int,
+        checks: tuple[str, ...],
+        outcomes: list[Outcome],
+        what: str = "late outcome of claim",
     ) -> None:
         """Keep outcomes that came too late to count, where the logs are."""
         for check_id, outcome in zip(checks, outcomes, strict=False):
-            text = f"late outcome of claim {token}: {outcome.reason}\n{outcome.output}"
+            text = f"{what} {token}: {outcome.reason}\n{outcome.output}"
             self.coordinator.store.save_log(run_id, transition, f"{check_id}.late-{token}", text)
 
     def _hand_back(self, work: _Work, token: int, on_recorded: Callable[[], None]) -> Applied:
         self._flush(work, token, on_recorded)
         transition = work.applied.run.transition
         assert transition is not None
-        return self.coordinator.apply(work.applied.run.id, ReturnWork(transition=transition.id, token=token))
+        command = ReturnWork(transition=transition.id, token=token)
+        return self.coordinator.record(work.applied.run, command, work.applied.operation)
 
     def _hand_back_if_repeatable(self, work: _Work, token: int, on_recorded: Callable[[], None]) -> None:
         """Hand a claim back that was interrupted in the middle, unless what it had begun must not run twice.

@@ -60,11 +60,11 @@ GATES: frozenset[Purpose] = frozenset({"before_transfer", "dynamic_before_transf
 HOOKS: frozenset[Purpose] = frozenset({"out_hook", "hook", "in_hook"})
 """Purposes whose commands are executed for their effect."""
 
-OPERATORS = frozenset({"operator", "admin"})
-"""Roles whose word settles what is for an operator: whoever is above an operator may do what that may."""
-
 REPAIRED: frozenset[Purpose] = frozenset({"out_hook", "hook"})
 """Purposes of hooks whose effect can be taken back: those before the commit."""
+
+OPERATORS = frozenset({"operator", "admin"})
+"""Roles whose word settles what is for an operator: whoever is above an operator may do what that may."""
 
 UNFOLDABLE = (AssertionError, AttributeError, LookupError, TypeError, ValueError)
 """What the fold raises for events that make no run."""
@@ -138,9 +138,12 @@ def evidence_given(transition: Transition) -> set[EvidenceTier]:
 def owes_work(run: Run) -> bool:
     """Return whether a check of an open transition has to be begun that nobody holds."""
     transition = run.in_flight
-    if transition is None or run.held or transition.exhausted or run.status not in ("moving", "waiting"):
+    if transition is None or transition.exhausted or transition.unknown or run.paused is not None:
         return False
-    return any(_is_owed(transition, planned) for planned in transition.plan)
+    if transition.unwinding is not None:
+        # A hook that is still being executed ends first; its claim is looked after.
+        return any(_is_owed(transition, planned) for planned in transition.repairs)
+    return run.ending is None and any(_is_owed(transition, planned) for planned in transition.plan)
 
 
 class Judge:
@@ -195,11 +198,13 @@ class Judge:
             self._judge(before, event)
         except _Broken as found:
             broken = found
+        except UNFOLDABLE as error:
+            broken = _Broken("no_run", f"it cannot be judged: {_told(error)}")
         try:
             self.run = evolve(before, event)
         except UNFOLDABLE as error:
             self.lost = True
-            broken = broken or _Broken("no_run", f"the events make no run any more: {error or type(error).__name__}")
+            broken = broken or _Broken("no_run", f"the events make no run any more: {_told(error)}")
         if broken is None and self.run is not None:
             try:
                 _judge_state(self.run, event)
@@ -718,6 +723,10 @@ def _judge_settlement(run: Run, transition: Transition, event: TransitionSettled
             _require(event.reason is not None, law, "an error has a reason")
         case "cancelled":
             _require(not transition.entered, law, "it is cancelled, and the run has moved")
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__} {error}".strip()
 
 
 def _planned(transition: Transition, check: str) -> PlannedCheck:

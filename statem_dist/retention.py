@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
-from itertools import islice
 
 from statem_dist.archive import Archive, Ended, ended_runs, take_out
 from statem_dist.errors import NotFound, StatemError, Unavailable
@@ -96,9 +95,12 @@ class Retention:
         older_than_ms = round((settings.retain_days or 0) * DAY_MS)
         found = may_go(self._store, older_than_ms=older_than_ms, keep=settings.retain_runs or 0)
         taken = 0
-        for ended in islice(found, RUNS_PER_LOOK):
-            if self._closed.is_set():
+        for ended in found:
+            if self._closed.is_set() or taken == RUNS_PER_LOOK:
                 break
+            if ended.run_id in self._told:
+                # It cannot be taken out, and must not stand in the way of those behind it.
+                continue
             try:
                 take_out(self._store, ended.run_id, archive)
             except NotFound:
@@ -106,9 +108,8 @@ class Retention:
             except Unavailable:
                 raise
             except (StatemError, OSError) as error:
-                if ended.run_id not in self._told:
-                    self._told.add(ended.run_id)
-                    logger.error("the run %s cannot be taken out: %s", ended.run_id, error)
+                self._told.add(ended.run_id)
+                logger.error("the run %s cannot be taken out: %s", ended.run_id, error)
                 continue
             taken += 1
         if taken:

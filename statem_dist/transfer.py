@@ -34,7 +34,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from statem_dist.errors import Invalid, NotFound, RunbookInvalid
+from statem_dist.errors import Conflict, Invalid, NotFound, RunbookInvalid
 from statem_dist.eventlog import WITHHELD
 from statem_dist.history import events_after
 from statem_dist.laws import Judge
@@ -134,6 +134,9 @@ def pack(store: Store, runs: Iterable[Run], *, withheld: bool = True) -> Iterato
         store: where the runs are kept.
         runs: the runs, each as it is to be told: up to its version.
         withheld: whether the values of variables are left out.
+
+    Raises:
+        Conflict: a run has fewer events than it should have; what was yielded until then is no file.
     """
     return seal(_lines(store, runs, withheld))
 
@@ -169,8 +172,15 @@ def _lines(store: Store, runs: Iterable[Run], withheld: bool) -> Iterator[Line]:
                 told.add(digest)
                 yield RunbookLine(stored)
         yield RunLine(run.id, run.version)
+        number = 0
         for number, event in events_after(store, run, 0):
             yield EventLine(number, without_secrets(event) if withheld else event)
+        if number != run.version:
+            raise Conflict(
+                f"The run {run.id!r} has no event {number + 1}: it was removed while it was written, or is damaged.",
+                hint=f"Try again; `statem-dist verify {run.id}` says whether it is damaged.",
+                details={"run_id": run.id},
+            )
     yield End(count)
 
 

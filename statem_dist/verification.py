@@ -17,7 +17,6 @@ from statem_dist.laws import Judge, Violation, owes_work
 from statem_dist.protocol.graph import Runbook
 from statem_dist.protocol.model import Run
 from statem_dist.store import inspection, keys
-from statem_dist.store.base import Snapshot
 from statem_dist.store.codec import decode_event, decode_run
 from statem_dist.store.inspection import Inspected, inspect, number_of, stored_events
 from statem_dist.store.redis_store import RedisStore
@@ -102,18 +101,22 @@ def strays(store: RedisStore) -> Iterator[Violation]:
     """Yield what stands in an index and is no run, or is a run that does not belong there."""
     for key, members in inspection.index_entries(store):
         label = key.partition("}:label:")[2]
-        for run_id, found in zip(members, store.load_many(members), strict=True):
-            if found is None:
+        documents = store.call_many(("HGET", keys.run(run_id), "doc") for run_id in members)
+        for run_id, document in zip(members, documents, strict=True):
+            if document is None:
                 # It may have been removed between the two readings, from everywhere at once.
                 if store.call("ZSCORE", key, run_id) is not None and not store.call("EXISTS", keys.run(run_id)):
-                    yield Violation(
-                        run_id, 0, "index_of_nobody", f"It stands in {key}, and there is no run of that id."
-                    )
-            elif label and isinstance(found, Snapshot):
-                labels = {f"{name}={value}" for name, value in found.run.labels.items()}
-                if label not in labels:
-                    told = f"It stands in the index of the label {label}, which it does not have."
-                    yield Violation(run_id, found.run.version, "label_index", told)
+                    yield Violation(run_id, 0, "index_of_nobody", f"It stands in {key}, and there is no such run.")
+                continue
+            if not label:
+                continue
+            try:
+                run = decode_run(document)
+            except StoredDataUnreadable:
+                continue  # That is told of the run itself.
+            if label not in {f"{name}={value}" for name, value in run.labels.items()}:
+                told = f"It stands in the index of the label {label}, which it does not have."
+                yield Violation(run_id, run.version, "label_index", told)
 
 
 class _Reading:

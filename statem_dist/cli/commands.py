@@ -17,6 +17,7 @@ COMMANDS: dict[str, str] = {
     "terminate": "steering:terminate",
     "pause": "steering:pause",
     "resume": "steering:resume",
+    "recover": "recovering:recover",
     "state": "reading:state",
     "ls": "reading:ls",
     "history": "reading:history",

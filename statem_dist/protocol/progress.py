@@ -122,6 +122,11 @@ def waits_for_people(run: Run) -> bool:
     return not transition.claims and not _unclaimed(run)
 
 
+def is_of_unknown_outcome(run: Run) -> bool:
+    """Return whether the open transition of a run waits for an operator to say what follows from an unknown outcome."""
+    return waits_for_people(run) and run.in_flight is not None and bool(run.in_flight.unknown)
+
+
 def decided_here(planned: PlannedCheck) -> bool:
     """Return whether the protocol itself settles this check, without a worker."""
     return isinstance(planned.check.do, Message | Manual | Checklist | Unmet | Evidence)

@@ -4,6 +4,7 @@ A list of checks is a sentence, a mapping, or a list that mixes them. A sentence
 stands. A mapping without a type gets one from its keywords: ``run`` makes a command, ``path`` a predicate,
 ``items`` a checklist; anything else is a manual check where it guards a transition and a message in a hook.
 A message inferred in a hook does not block; one that says ``type: message`` blocks like any check.
+A command in a hook before the commit may say how it is undone (``repair``): by commands of the same forms.
 """
 
 from __future__ import annotations
@@ -87,19 +88,27 @@ class CheckReader:
         self._allow_types = allow_types
         self._require_reason = require_reason
 
-    def steps(self, value: Value | None, where: str, untyped: Untyped) -> Steps:
-        """Return the steps of a list of checks in any form; nothing and null are an empty list."""
+    def steps(self, value: Value | None, where: str, untyped: Untyped, *, repairable: bool = False) -> Steps:
+        """Return the steps of a list of checks in any form; nothing and null are an empty list.
+
+        Args:
+            value: the list.
+            where: the path of it.
+            untyped: see ``Untyped``.
+            repairable: whether its commands may say how they are undone.
+        """
         if value is None or is_null(value):
             return ()
         if isinstance(value, Sequence):
-            found = [self._step(item, f"{where}[{number}]", untyped) for number, item in enumerate(value.items)]
+            items = enumerate(value.items)
+            found = [self._step(item, f"{where}[{number}]", untyped, repairable) for number, item in items]
         else:
-            found = [self._step(value, where, untyped)]
+            found = [self._step(value, where, untyped, repairable)]
         return tuple(step for step in found if step)
 
-    def _step(self, value: Value, where: str, untyped: Untyped) -> tuple[Check, ...]:
+    def _step(self, value: Value, where: str, untyped: Untyped, repairable: bool) -> tuple[Check, ...]:
         if not isinstance(value, Mapping) or "parallel" not in value.entries:
-            check = self._check(value, where, untyped)
+            check = self._check(value, where, untyped, repairable)
             return (check,) if check else ()
         fields = Fields(value, where, self._problems)
         fields.only(("parallel",))
@@ -108,17 +117,18 @@ class CheckReader:
             fields.refuse("parallel", "must be a list of checks")
             return ()
         stem = fields.path("parallel")
-        checks = (self._check(item, f"{stem}[{number}]", untyped) for number, item in enumerate(members.items))
+        items = enumerate(members.items)
+        checks = (self._check(item, f"{stem}[{number}]", untyped, repairable) for number, item in items)
         return tuple(check for check in checks if check)
 
-    def _check(self, value: Value, where: str, untyped: Untyped) -> Check | None:
+    def _check(self, value: Value, where: str, untyped: Untyped, repairable: bool = False) -> Check | None:
         match value:
             case Scalar(data=str() as sentence) if sentence.strip():
                 self._allow("manual", value.at, where)
                 self._look_for_reason(None, value.at, where)
                 return Check(Manual(sentence))
             case Mapping() if "parallel" not in value.entries:
-                return self._typed(Fields(value, where, self._problems), untyped)
+                return self._typed(Fields(value, where, self._problems), untyped, repairable)
             case Mapping():
                 message, hint = "parallel steps do not nest", "put the inner checks into the outer list"
             case Sequence():
@@ -128,7 +138,7 @@ class CheckReader:
         self._problems.error(value.at, where, message, hint=hint)
         return None
 
-    def _typed(self, fields: Fields, untyped: Untyped) -> Check | None:
+    def _typed(self, fields: Fields, untyped: Untyped, repairable: bool) -> Check | None:
         stated = fields.text("type")
         kind = _infer(fields, untyped) if stated is None else stated.strip()
         if kind not in KEYWORDS:
@@ -143,7 +153,8 @@ class CheckReader:
         reason = fields.text("reason")
         self._look_for_reason(reason, fields.mapping.at, fields.label)
         fields.only(
-            KEYWORDS[kind], hint_for=lambda key: f"a {kind} check does not take it" if key in _ALL_KEYWORDS else ""
+            KEYWORDS[kind] | {"repair"},
+            hint_for=lambda key: f"a {kind} check does not take it" if key in _ALL_KEYWORDS else "",
         )
         if stated is None and not fields.mapping.entries.keys() & KEYWORDS[kind]:
             fields.wrong(f"{kind} requires text", hint="a sentence that contains ': ' must be quoted")
@@ -165,7 +176,44 @@ class CheckReader:
             confirm=not (kind in ("manual", "checklist") and _confirmation_is_none(fields)),
             by=cast(DecidedBy, fields.choice("by", ("anyone", "operator"), "anyone")),
             reason=reason,
+            repair=self._repair(fields, kind, repairable),
         )
+
+    def _repair(self, fields: Fields, kind: str, repairable: bool) -> tuple[Check, ...]:
+        """Return the commands that undo a hook."""
+        value = fields.get("repair")
+        if not fields.present("repair"):
+            return ()
+        if not repairable:
+            fields.refuse(
+                "repair",
+                "only an item of out_hook or of an edge's hook has a repair",
+                hint="a check has no effect to undo, and an in_hook runs after the commit, which is never taken back",
+            )
+            return ()
+        if kind != "command":
+            fields.refuse("repair", f"a {kind} has nothing to undo", hint="give the repair to a command")
+            return ()
+        if value is None:
+            return ()
+        stem, found = fields.path("repair"), list[Check]()
+        items = (
+            [(item, f"{stem}[{number}]") for number, item in enumerate(value.items)]
+            if isinstance(value, Sequence)
+            else [(value, stem)]
+        )
+        for item, where in items:
+            if isinstance(item, Mapping) and "parallel" in item.entries:
+                self._problems.error(item.at, where, "repairs run one after another", hint="put them into the list")
+            elif check := self._check(item, where, "message"):
+                if not isinstance(check.do, Command):
+                    self._problems.error(item.at, where, "a repair is a command", hint="write it as {run: ...}")
+                elif check.idempotent is False:
+                    message = "a repair may be executed more than once, so it cannot be 'idempotent: false'"
+                    self._problems.error(item.at, where, message, hint="make it harmless to repeat")
+                else:
+                    found.append(check)
+        return tuple(found)
 
     def _allow(self, kind: str, at: int, where: str) -> None:
         if self._allow_types is not None and kind not in self._allow_types:

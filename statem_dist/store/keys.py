@@ -27,6 +27,8 @@ key                                type         holds
 ``statem:request:REQUEST``         string       the fingerprint of a request that creates a run; for a day
 ``statem:answer:REQUEST``          string       what a request about a sweep was answered; for a day
 ``statem:retention``               string       is there while a worker has just looked for runs whose time is over
+``statem:store``                   string       which store this is: a random id, and since when (server ms)
+``statem:losses``                  hash         what the store was found to have lost to how often that was
 ``statem:active``                  hash         scope (state directory, or that and a runbook) to run id
 ``statem:workers``                 sorted set   worker id, scored by when it is presumed gone (server ms)
 ``statem:worker:ID``               string       what a worker says of itself
@@ -77,6 +79,8 @@ from zlib import crc32
 SHARDS = 16
 """Number of hash tags; fixed for ever, because it is part of every key."""
 
+STORE = "statem:store"
+LOSSES = "statem:losses"
 ACTIVE = "statem:active"
 RETENTION = "statem:retention"
 REGISTERED = "statem:registered"

@@ -7,6 +7,7 @@ as long as the caller has patience; redis-py's own retries, which repeat anythin
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -18,7 +19,7 @@ from statem_dist.errors import StoredDataUnreadable, Unavailable
 from statem_dist.protocol.events import Event
 from statem_dist.protocol.model import Run
 from statem_dist.store import keys
-from statem_dist.store.base import Change, FeedEntry, Leftovers, Mark, Overdue, Push, Snapshot
+from statem_dist.store.base import Change, FeedEntry, Identity, Leftovers, Mark, Overdue, Push, Snapshot
 from statem_dist.store.client import Argument, Client, Refused, Unreachable
 from statem_dist.store.codec import (
     Receipt,
@@ -109,6 +110,22 @@ class RedisStore:
         assert self._clock_offset_ms is not None
         return _monotonic_ms() + self._clock_offset_ms
 
+    def identity(self) -> Identity:
+        """Return which store this is. See ``Store.identity``."""
+        mine = f"{os.urandom(8).hex()} {self.clock()}"
+        _, kept = self.call_many([("SET", keys.STORE, mine, "NX"), ("GET", keys.STORE)])
+        name, _, since = bytes(kept).decode().partition(" ")
+        return Identity(name, int(since))
+
+    def count_loss(self, what: str) -> None:
+        """Count what the store was found to have lost, by a word for it."""
+        self.call("HINCRBY", keys.LOSSES, what, 1)
+
+    def losses(self) -> dict[str, int]:
+        """Return how often the store was found to have lost what, since it was first used."""
+        flat = self.call("HGETALL", keys.LOSSES)
+        return {bytes(flat[at]).decode(): int(flat[at + 1]) for at in range(0, len(flat), 2)}
+
     def load(self, run_id: str) -> Snapshot | None:
         """Return the run, or None when there is none of that id; one round trip."""
         now, flat = self.run_script(LOAD, [keys.run(run_id)], [])
@@ -178,6 +195,7 @@ class RedisStore:
             FEED_LENGTH,
             encode_receipt(change.receipt) if change.receipt else "",
             RECEIPT_SECONDS,
+            change.follows,
             *(encode_event(event) for event in change.events),
         ]
         for token in taken:
@@ -293,6 +311,12 @@ class RedisStore:
         arguments: list[str | int | bytes] = [overdue.run_id, version, again_ms, overdue.score, int(hinted)]
         arguments += [push.message for push in pushes]
         return bool(self.run_script(REMIND, key_list, arguments))
+
+    def reminder(self, run_id: str) -> Overdue:
+        """Return the reminder of a run, whether it is due or not; one that is missing is made."""
+        due = keys.due(keys.shard_of(run_id))
+        _, score = self.call_many([["ZADD", due, "NX", self.clock(), run_id], ["ZSCORE", due, run_id]])
+        return Overdue(run_id=run_id, score=f"{float(score):.0f}")
 
     def postpone(self, run_id: str, again_ms: int) -> None:
         """Move a reminder, whatever its run is by now. See ``Store.postpone``."""
@@ -453,7 +477,13 @@ def _snapshot(now: int, flat: Any) -> Snapshot | None:
     leases = {
         int(name.removeprefix(b"lease:")): int(expiry) for name, expiry in fields.items() if name.startswith(b"lease:")
     }
-    return Snapshot(run=decode_run(fields[b"doc"]), now=now, leases=leases, hints=int(fields.get(b"hints", 0)))
+    return Snapshot(
+        run=decode_run(fields[b"doc"]),
+        now=now,
+        leases=leases,
+        hints=int(fields.get(b"hints", 0)),
+        operations=fields.get(b"ops", b"").decode(),
+    )
 
 
 def _index(shard: int, status: str | None, label: tuple[str, str] | None) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 from statem_dist.laws import Judge
@@ -38,7 +39,7 @@ KNOWN_KEYS = (
     r"statem:\{\d+\}:(run|events):(?P<run>[^:]+)",
     r"statem:\{\d+\}:(log|dynamic|stops|receipt):(?P<of>[^:]+):.*",
     r"statem:\{\d+\}:(feed|runs|status:\w+|label:.*)",
-    r"statem:(runbook:\w+|registered|named|active|workers|worker:.*|tokens|tokens-in-use|token:.*)",
+    r"statem:(runbook:\w+|registered|named|active|workers|worker:.*|tokens|tokens-in-use|token:.*|leader:\w+|retention|store|losses)",
     r"statem:(request|answer):.*",
     r"statem:(sweeps|sweeps-open|sweeps-served|sweep-of:\w+)",
     r"statem:\{(swp|limit):[^}]+\}:.*",
@@ -346,22 +347,30 @@ class Checker:
             self.broken.append(f"the ledger of the sweep does not add up: {error}")
 
 
-EXPECTED = ("billiard.exceptions.WorkerLostError", "billiard.einfo.ExceptionWithTraceback")
-"""What Celery says, with a traceback, of a child of its pool that was killed."""
+EXPECTED = (
+    # What Celery says of a child of its pool that was killed.
+    "Task handler raised error: WorkerLostError",
+    # Celery's pool ends its worker if it loses the broker while a child has just died; whoever keeps workers running
+    # starts another one.
+    "Unrecoverable error: StopIteration()",
+    # Kombu tries again by itself.
+    "maybe_refresh_binding_expiry: Redis error, will retry",
+)
+"""What stands in the first line of what libraries say with a traceback, and is nobody's mistake here."""
+
+RECORD = re.compile(r"^\[?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", re.MULTILINE)
+"""Where the next record of a log begins."""
 
 
 def unexpected_lines(logs: list[Path]) -> list[str]:
-    """Return the beginnings of tracebacks in logs, each with what it was about."""
+    """Return the records of logs that have a traceback, each with its first line and its last."""
     found = []
     for path in logs:
-        lines = path.read_text(errors="replace").splitlines()
-        for number, line in enumerate(lines):
-            if line.startswith("Traceback"):
-                end = next(
-                    (each for each in lines[number + 1 :] if each and not each.startswith((" ", "Traceback"))), ""
-                )
-                before = lines[number - 1] if number else ""
-                if end.startswith(EXPECTED):
-                    continue
-                found.append(f"{path.name}:{number + 1}: {before} ... {end}"[:400])
+        text = path.read_text(errors="replace")
+        begins = [0, *(match.start() for match in RECORD.finditer(text)), len(text)]
+        for since, until in pairwise(begins):
+            record = text[since:until].strip()
+            lines = record.splitlines()
+            if "Traceback (most" in record and not any(each in lines[0] for each in EXPECTED):
+                found.append(f"{path.name}: {lines[0]} ... {lines[-1]}"[:400])
     return found

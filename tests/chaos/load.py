@@ -89,12 +89,12 @@ nodes:
     next: d
   d:
     before_transfer:
-      - {{run: "{step} long 60"}}
+      - {{run: "{step} long 90"}}
       - {{type: manual, name: release, text: May it go on?, by: operator, timeout: 30s}}
     next: [a, end]
   end: {{in_hook: [{{run: "{step} last 1"}}]}}
 """
-"""The command ``long`` takes up to twice as long as a lease."""
+"""The command ``long`` takes up to three times as long as a lease."""
 
 TRIAL = """\
 name: chaos-trial

@@ -217,6 +217,9 @@ class Round:
         checker = Checker(world.store, self._files, callers, [(since, until) for _, since, until in world.frozen])
         try:
             checker.check(sweep_id, 2 * self._models_trials)
+            verified = world.attempt("verify", "--all")
+            if verified.returncode:
+                self._broken.append(f"verify --all: exit {verified.returncode}: {verified.stdout}{verified.stderr}")
         except Exception:
             self._broken.append(f"the checker failed: {traceback.format_exc()}")
         self._broken += checker.broken

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from statem_dist.roster import Roster
 from statem_dist.settings import Settings
 from statem_dist.store.client import client_for
@@ -14,12 +16,17 @@ from tests.support.programs import eventually
 from tests.support.servers import real_server
 
 
-def test_a_store_that_refuses_at_first_does_not_keep_a_worker_from_starting(tmp_path: Path) -> None:
+def test_a_store_that_refuses_at_first_does_not_keep_a_worker_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The announcement is repeated until it succeeds; what starts after it is not held up by an error."""
     with real_server() as server:
         store = RedisStore(client_for(server.url), patience_seconds=5.0)
         options = WorkerOptions(queues=("checks",), concurrency=1, pool="threads")
-        presence = Presence(options, Settings(state_dir=tmp_path, redis_url=server.url))
+        settings = Settings(state_dir=tmp_path, redis_url=server.url)
+        monkeypatch.setattr("statem_workers.runtime._runtime", None)
+        monkeypatch.setattr("statem_workers.runtime._configured", (options, settings))
+        presence = Presence(options, settings)
         store.call("CONFIG", "SET", "maxmemory", "1")
         try:
             presence.start()

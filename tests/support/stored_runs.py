@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 from random import Random
+from typing import get_args
 
 from statem_dist.coordinator import Coordinator
 from statem_dist.dispatch import NoDispatch
@@ -19,6 +20,7 @@ from statem_dist.protocol.commands import (
     Goto,
     Pause,
     RecordOutcomes,
+    Recover,
     Restart,
     Resume,
     ReturnWork,
@@ -27,7 +29,7 @@ from statem_dist.protocol.commands import (
     Unpause,
 )
 from statem_dist.protocol.graph import Runbook
-from statem_dist.protocol.model import Place, Run, Worker
+from statem_dist.protocol.model import Place, Run, WayOut, Worker
 from statem_dist.protocol.progress import CHECKS_QUEUE, REVIEWS_QUEUE, pending
 from statem_dist.settings import Settings
 from statem_dist.store.base import Store
@@ -112,6 +114,10 @@ class StoredWorld:
             )
         if choice == 4:
             return Cancel(transition=transition.id, reason="enough", by=AGENT)
+        if transition.unknown and choice > 14:
+            way = self.rng.choice(get_args(WayOut))
+            check = None if way == "abort" else self.rng.choice(tuple(transition.unknown))
+            return Recover(transition=transition.id, way=way, check=check, reason="seen", by=OPERATOR)
         if transition.claims and choice > 8:
             claim = self.rng.choice(transition.claims)
             planned = [each for check in claim.checks if (each := transition.planned(check)) is not None]

@@ -141,6 +141,7 @@ class Presence:
         """Announce now, and again and again."""
         try:
             self._roster.announce(self._card)
+            runtime().coordinator.recognise_store()
         except Unavailable as error:
             # It is repeated in any case, and nothing that starts after it may be kept from that.
             logger.warning("%s", error.message)
@@ -158,10 +159,14 @@ class Presence:
             logger.warning("%s", error.message)
 
     def _announce(self) -> None:
-        away = False
+        away = told = False
         while not self._closed.wait(ANNOUNCE_SECONDS):
             try:
                 self._roster.announce(self._card)
+                if runtime().coordinator.recognise_store() and not told:
+                    told = True
+                    logger.error("the state store was reset: it is another one than when this worker was started")
+                    runtime().store.count_loss("everything")
             except Unavailable as error:
                 if not away:
                     logger.warning("%s", error.message)
