@@ -49,6 +49,7 @@ class Verdict(Struct, frozen=True):
     reasons: dict[str, int]
     requests: int
     decisions: int
+    recoveries: int
     commands: dict[str, int]
     repeated: int
     trials: int
@@ -69,7 +70,8 @@ class Verdict(Struct, frozen=True):
             *(f"  not here: {kind}: {why}" for kind, why in sorted(self.skipped.items())),
             f"runs: {self.runs}; transitions: {sum(self.outcomes.values())} ({listed(self.outcomes)}; "
             f"reasons: {listed(self.reasons)})",
-            f"requests: {self.requests}, decisions: {self.decisions}, trials: {self.trials}",
+            f"requests: {self.requests}, decisions: {self.decisions}, "
+            f"recoveries: {self.recoveries}, trials: {self.trials}",
             f"commands: {sum(self.commands.values())} ({listed(self.commands)}), executed again: {self.repeated}",
             f"settled {self.settled_seconds:.1f} s after the last fault",
             f"laws broken: {len(self.broken)}",
@@ -181,7 +183,7 @@ class Round:
 
         def unsettled() -> dict[str, object]:
             callers = [role.name for role in world.roles if role.is_caller and role.name != "approver"]
-            counts = store.counts(("moving", "waiting", "paused"))
+            counts = store.counts(("moving", "waiting", "outcome_unknown", "paused"))
             sweep = ledger.sweep(sweep_id)
             queues = {queue: world.broker_server.call("LLEN", queue, database=database) for queue in QUEUES}
             left: dict[str, object] = {
@@ -259,6 +261,7 @@ class Round:
             reasons=dict(checker.reasons),
             requests=len({each.key for each in every if each.what == "accepted"}),
             decisions=sum(each.what == "decided" for each in every),
+            recoveries=sum(each.what == "recovered" for each in every),
             commands=dict(Counter(line.name for line in checker.lines if line.what == "begun")),
             repeated=sum(count - 1 for count in begun.values()),
             trials=2 * self._models_trials,
