@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def recover(
     run_id: Annotated[
-        str | None, Argument(metavar="[RUN]", help="The run; with --all there is none.", complete="runs")
+        str | None, Argument(metavar="RUN", help="The run; with --all there is none.", complete="runs")
     ] = None,
     resume: Annotated[
         bool, Option("--resume", help="Execute the check again: look first at what it has done.")
@@ -159,7 +159,6 @@ def _all(state_dir: str | None, *, dry_run: bool) -> Answer:
                 else [each for each in at.store_engine.neglected(say_unreadable) if each.needs_a_decision]
             )
     data = {
-        "ok": True,
         "dry_run": dry_run,
         "done": [neglected_view(each) for each in done],
         "found": [neglected_view(each) for each in found],
@@ -171,8 +170,9 @@ def _all(state_dir: str | None, *, dry_run: bool) -> Answer:
         told = [_line(each, "done: ") for each in done] + [_line(each, "") for each in found]
         return "\n".join(told) or "Nothing needs anybody: every open run is in good hands."
 
-    error = "Some runs need a decision." if code is ExitCode.ERROR else ""
-    return Answer(data, as_text, code, error)
+    if code is ExitCode.ERROR:
+        return Answer(data, as_text, code, "Some runs need a decision.")
+    return Answer({"ok": True, **data}, as_text)
 
 
 def _line(found: Neglected, before: str) -> str:

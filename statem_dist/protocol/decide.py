@@ -749,7 +749,7 @@ def _repaired(transition: Transition, failures: tuple[PlannedCheck, ...], now: i
 def _recover(run: Run, command: Recover, now: int) -> list[Event]:
     transition = run.in_flight
     if transition is None or not transition.unknown:
-        raise _unrecoverable(run, "no check of it is of unknown outcome", "`statem-dist state` says where it stands.")
+        raise _unrecoverable(run, "no check of it is of unknown outcome", "`statem-dist cur` says where it stands.")
     if command.transition not in (None, transition.id):
         raise _unrecoverable(run, f"it is in transition {transition.id} now, not {command.transition}", "Look again.")
     unknown = tuple(transition.unknown)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
+from typing import get_args
 
 import pytest
 
@@ -33,6 +34,7 @@ from statem_dist.protocol.commands import (
     Goto,
     Pause,
     RecordOutcomes,
+    Recover,
     Restart,
     Resume,
     ReturnWork,
@@ -40,10 +42,10 @@ from statem_dist.protocol.commands import (
     Start,
     Unpause,
 )
-from statem_dist.protocol.events import TransitionOpened, WorkClaimed
+from statem_dist.protocol.events import Event, Recovered, TransitionOpened, WorkClaimed
 from statem_dist.protocol.evolve import replay
 from statem_dist.protocol.graph import Predicate
-from statem_dist.protocol.model import Place, PlannedCheck, Run, Transition, Worker
+from statem_dist.protocol.model import Place, PlannedCheck, Run, Transition, WayOut, Worker
 from statem_dist.protocol.outcome import Outcome
 from statem_dist.protocol.progress import CHECKS_QUEUE, REVIEWS_QUEUE, Batch
 from statem_dist.settings import Settings
@@ -188,7 +190,7 @@ class World:
                 if self.store.due:
                     self.store.now = max(self.store.now, min(self.store.due.values()))
                     self._reap()
-                elif not self._somebody_decides() and not self._somebody_lets_go_on():
+                elif not (self._somebody_decides() or self._somebody_recovers() or self._somebody_lets_go_on()):
                     return
         left = [run_id for run_id, stored in self.store.runs.items() if stored.run.in_flight]
         raise AssertionError(f"not settled after {CALM_STEPS_MAX} steps: {', '.join(left)}")
@@ -205,15 +207,22 @@ class World:
             assert stored.leases == {}, "nothing is left claimed"
             requests = Counter(event.request_id for event in events if isinstance(event, TransitionOpened))
             assert set(requests.values()) <= {1}, "a request that was sent twice is one request"
-            self._check_effects(run_id, [event for event in events if isinstance(event, TransitionOpened)])
+            self._check_effects(run_id, [event for event in events if isinstance(event, TransitionOpened)], events)
         assert self.store.due == {}, "nobody is reminded of anything"
 
-    def _check_effects(self, run_id: str, openings: list[TransitionOpened]) -> None:
+    def _check_effects(self, run_id: str, openings: list[TransitionOpened], events: list[Event]) -> None:
+        resumed = Counter(
+            (event.transition, check)
+            for event in events
+            if isinstance(event, Recovered) and event.way == "resume"
+            for check in event.checks
+        )
         for opened in openings:
             for planned in opened.plan:
                 if not may_repeat(planned) and not isinstance(planned.check.do, Predicate):
                     times = self.begun[run_id, opened.transition, planned.id]
-                    assert times <= 1, f"{planned.id} of {opened.transition} was executed {times} times"
+                    allowed = 1 + resumed[opened.transition, planned.id]
+                    assert times <= allowed, f"{planned.id} of {opened.transition} was executed {times} times"
 
     # --- who acts ------------------------------------------------------------------------------------------
 
@@ -228,6 +237,8 @@ class World:
                 self._reap()
             case 6 | 7:
                 self._somebody_decides()
+            case 9:
+                self._somebody_recovers()
             case 8 if self.rng.randint(0, 1):
                 run_id = self.rng.choice(self.runs)
                 self._alone(f"person {self.rng.randint(1, 2)}", lambda: self._steer(run_id))
@@ -329,6 +340,31 @@ class World:
         run_id = self.rng.choice(waiting)
         self._alone(f"person {self.rng.randint(1, 2)}", lambda: self._decide(run_id))
         return True
+
+    def _somebody_recovers(self) -> bool:
+        """Have an operator say how a transition of unknown outcome goes on; return whether there was one."""
+        open_ones = ((run_id, stored.run.in_flight) for run_id, stored in self.store.runs.items())
+        unknown = [run_id for run_id, transition in open_ones if transition is not None and transition.unknown]
+        if not unknown:
+            return False
+        run_id = self.rng.choice(unknown)
+        self._alone(f"person {self.rng.randint(1, 2)}", lambda: self._recover(run_id))
+        return True
+
+    def _recover(self, run_id: str) -> None:
+        transition = self.store.runs[run_id].run.transition
+        assert transition is not None
+        # Whoever executes a check again in the calm might have to do so for ever.
+        ways: tuple[WayOut, ...] = ("abort", "passed", "failed") if self.store.calm else get_args(WayOut)
+        command = Recover(
+            way=self.rng.choice(ways),
+            reason="looked",
+            by=OPERATOR,
+            transition=transition.id,
+            check=self.rng.choice(tuple(transition.unknown)),
+        )
+        # Asked again, what is decided already is refused.
+        self.coordinator.apply(run_id, command)
 
     def _decide(self, run_id: str) -> None:
         transition = self.store.runs[run_id].run.transition
