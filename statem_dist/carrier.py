@@ -152,11 +152,17 @@ class Carrier:
                 on_waiting(self._reasons.of(run))
 
     def _look_again(self, run_id: str, deadline: Deadline) -> Snapshot:
-        """Load a run that workers have in hand. They outlast a restart of the store, and so does who waits for them."""
+        """Load a run that workers have in hand. They outlast a restart of the store, and so does who waits for them.
+
+        Raises:
+            StateRegressed: the store has lost what the caller has seen of the run.
+        """
         outage = Deadline(deadline.bound(OUTAGE_SECONDS))
         while True:
             try:
-                return self._coordinator.load(run_id)
+                snapshot = self._coordinator.load(run_id)
+                self._coordinator.refuse_regressed(run_id)
+                return snapshot
             except Unavailable:
                 if outage.passed:
                     raise

@@ -137,6 +137,10 @@ class Engine:
         """Return the time of the store in ms."""
         return self.store.clock()
 
+    def recognise_store(self) -> bool:
+        """Remember which store this is; return whether it is another one than it was when this was first asked."""
+        return self._coordinator.recognise_store()
+
     # --- reading -------------------------------------------------------------------------------------------
 
     def find(self, run_id: str) -> Run | None:
@@ -631,10 +635,12 @@ class Engine:
 
         Raises:
             NotFound: there is no such run, or it has not made such a transition.
+            StateRegressed: the store was found to have lost what was seen of the run.
         """
         run = (seen or self._look(run_id)).run
         transition = find_transition(self.store, run, transition_id)
         if transition is None:
+            self._coordinator.refuse_regressed(run_id)
             raise NotFound(
                 f"Run {run_id!r} has made no transition {transition_id!r}.",
                 details={"run_id": run_id, "transition": transition_id},

@@ -23,6 +23,7 @@ from statem_dist.checks.evaluate import evaluate
 from statem_dist.checks.process import Supervisor
 from statem_dist.coordinator import Applied, Coordinator
 from statem_dist.deadline import NEVER, Deadline
+from statem_dist.errors import StateRegressed
 from statem_dist.leases import LeaseKeeper
 from statem_dist.protocol.commands import ClaimWork, RecordOutcomes, ReturnWork
 from statem_dist.protocol.events import Event, WorkClaimed
@@ -34,6 +35,12 @@ from statem_dist.settings import Settings
 
 CUT_SHORT: frozenset[Reason] = frozenset({"cancelled", "shutdown"})
 """Reasons of an outcome that is our own doing, because this worker stops or has lost its claim."""
+
+LOSSES_SHARED_MAX = 1
+"""Workers that a check may have lost and still be begun beside others that have lost as many."""
+
+LOOK_SECONDS = 0.2
+"""How often who waits for its turn looks whether it is to stop."""
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +100,7 @@ class Executor:
         self._passed = passed
         self._hidden = (str(settings.state_dir), *socket_of(store_url))
         self._stopping = threading.Event()
+        self._suspect = threading.Lock()
         self._prompt_of = lru_cache(maxsize=256)(self._load_prompt)
 
     def execute(
@@ -106,9 +114,22 @@ class Executor:
         """Claim the batch that begins with a check, execute it and what follows; return the run afterwards.
 
         When the batch is not on offer (any more), nothing happens. See ``carry_on`` for the arguments.
+
+        Of the checks that have lost two workers in a row, a process executes one at a time. One of them may be what
+        killed both; with its third start it takes none of the others with it.
         """
         claim = ClaimWork(transition=transition, check=check, worker=self.worker)
-        return self.carry_on(self.coordinator.apply(run_id, claim), deadline, on_recorded)
+        snapshot = self.coordinator.load(run_id)
+        if _losses(snapshot.run, check) <= LOSSES_SHARED_MAX:
+            return self.carry_on(self.coordinator.apply(run_id, claim, snapshot), deadline, on_recorded)
+        while not self._suspect.acquire(timeout=LOOK_SECONDS):
+            if self._stopping.is_set() or deadline.passed:
+                # It is still on offer.
+                return snapshot.run
+        try:
+            return self.carry_on(self.coordinator.apply(run_id, claim), deadline, on_recorded)
+        finally:
+            self._suspect.release()
 
     def carry_on(
         self,
@@ -147,7 +168,7 @@ class Executor:
         claim = transition.claim(token)
         assert claim is not None
         key = f"{run.id}/{transition.id}/{token}"
-        work = _Work(Applied(run=run, events=()))
+        work = _Work(Applied(run=run, events=(), operation=applied.operation))
         with self._leases.hold(
             run.id, token, lambda: self.supervisor.cancel(key, "lease lost"), applied.asked_at
         ) as held:
@@ -212,6 +233,7 @@ class Executor:
                 hidden=(*self._hidden, run.place.state_dir),
                 passed=(*self._passed, *run.place.env, *variables),
             ),
+            repeatable=repeatable(planned),
         )
         # What must not run twice is not cut short for the sake of somebody who waits no longer.
         limit = deadline if repeatable(planned) else NEVER
@@ -224,12 +246,12 @@ class Executor:
         """Record the outcomes that are ready, if there are any."""
         if not work.outcomes:
             return
-        work.applied = self._record(work.applied.run, token, work.outcomes)
+        work.applied = self._record(work.applied, token, work.outcomes)
         work.outcomes = []
         on_recorded()
 
-    def _record(self, run: Run, token: int, outcomes: list[Outcome]) -> Applied:
-        transition = run.transition
+    def _record(self, claimed: Applied, token: int, outcomes: list[Outcome]) -> Applied:
+        run, transition = claimed.run, claimed.run.transition
         assert transition is not None
         claim = transition.claim(token)
         checks = claim.checks if claim else ()
@@ -244,24 +266,36 @@ class Executor:
             jitter=random.random(),
             claim_more=not self._stopping.is_set(),
         )
-        applied = self.coordinator.record(run, command)
+        try:
+            applied = self.coordinator.record(run, command, claimed.operation)
+        except StateRegressed:
+            # Whatever has the same token in the history that is stored now, it is not this claim.
+            self._keep_as_evidence(run.id, transition.id, token, checks, outcomes, "outcome of a lost claim")
+            raise
         if not applied.events:
             self._keep_as_evidence(run.id, transition.id, token, checks, outcomes)
         return applied
 
     def _keep_as_evidence(
-        self, run_id: str, transition: str, token: int, checks: tuple[str, ...], outcomes: list[Outcome]
+        self,
+        run_id: str,
+        transition: str,
+        token: int,
+        checks: tuple[str, ...],
+        outcomes: list[Outcome],
+        what: str = "late outcome of claim",
     ) -> None:
         """Keep outcomes that came too late to count, where the logs are."""
         for check_id, outcome in zip(checks, outcomes, strict=False):
-            text = f"late outcome of claim {token}: {outcome.reason}\n{outcome.output}"
+            text = f"{what} {token}: {outcome.reason}\n{outcome.output}"
             self.coordinator.store.save_log(run_id, transition, f"{check_id}.late-{token}", text)
 
     def _hand_back(self, work: _Work, token: int, on_recorded: Callable[[], None]) -> Applied:
         self._flush(work, token, on_recorded)
         transition = work.applied.run.transition
         assert transition is not None
-        return self.coordinator.apply(work.applied.run.id, ReturnWork(transition=transition.id, token=token))
+        command = ReturnWork(transition=transition.id, token=token)
+        return self.coordinator.record(work.applied.run, command, work.applied.operation)
 
     def _hand_back_if_repeatable(self, work: _Work, token: int, on_recorded: Callable[[], None]) -> None:
         """Hand a claim back that was interrupted in the middle, unless what it had begun must not run twice.
@@ -286,6 +320,11 @@ def socket_of(store_url: str) -> tuple[str, ...]:
     """Return the path of the unix socket that a store is reached by; none for a store with a network address."""
     parts = urlsplit(store_url)
     return (parts.path,) if parts.scheme == "unix" and parts.path else ()
+
+
+def _losses(run: Run, check: str) -> int:
+    """Return how many workers in a row were lost while they executed a check that is on offer."""
+    return run.in_flight.starts.get(check, 0) if run.in_flight is not None else 0
 
 
 def _claimed(events: tuple[Event, ...]) -> int | None:

@@ -63,6 +63,9 @@ HOOKS: frozenset[Purpose] = frozenset({"out_hook", "hook", "in_hook"})
 REPAIRED: frozenset[Purpose] = frozenset({"out_hook", "hook"})
 """Purposes of hooks whose effect can be taken back: those before the commit."""
 
+OPERATORS = frozenset({"operator", "admin"})
+"""Roles whose word settles what is for an operator: whoever is above an operator may do what that may."""
+
 UNFOLDABLE = (AssertionError, AttributeError, LookupError, TypeError, ValueError)
 """What the fold raises for events that make no run."""
 
@@ -132,6 +135,17 @@ def evidence_given(transition: Transition) -> set[EvidenceTier]:
     return found
 
 
+def owes_work(run: Run) -> bool:
+    """Return whether a check of an open transition has to be begun that nobody holds."""
+    transition = run.in_flight
+    if transition is None or transition.exhausted or transition.unknown or run.paused is not None:
+        return False
+    if transition.unwinding is not None:
+        # A hook that is still being executed ends first; its claim is looked after.
+        return any(_is_owed(transition, planned) for planned in transition.repairs)
+    return run.ending is None and any(_is_owed(transition, planned) for planned in transition.plan)
+
+
 class Judge:
     """Folds the events of one run and judges each by what came before.
 
@@ -167,24 +181,30 @@ class Judge:
             if violation is not None:
                 raise Unlawful(violation)
 
-    def judge(self, event: Event) -> Violation | None:
+    def judge(self, event: Event, number: int | None = None) -> Violation | None:
         """Judge the event that follows those seen before; return the law that it breaks, or None.
 
         Nothing is judged any more once the events could not be folded.
+
+        Args:
+            event: the event.
+            number: its number, where that is not one more than that of the event before.
         """
         if self.lost:
             return None
-        self._seen += 1
+        self._seen = self._seen + 1 if number is None else number
         before, broken = self.run, None
         try:
             self._judge(before, event)
         except _Broken as found:
             broken = found
+        except UNFOLDABLE as error:
+            broken = _Broken("no_run", f"it cannot be judged: {_told(error)}")
         try:
             self.run = evolve(before, event)
         except UNFOLDABLE as error:
             self.lost = True
-            broken = broken or _Broken("no_run", f"the events make no run any more: {error or type(error).__name__}")
+            broken = broken or _Broken("no_run", f"the events make no run any more: {_told(error)}")
         if broken is None and self.run is not None:
             try:
                 _judge_state(self.run, event)
@@ -350,7 +370,7 @@ class Judge:
         taken = {check for claim in transition.claims for check in claim.checks}
         _require(not taken & set(event.checks), "claims_overlap", "a check is held by one worker at a time")
         planned = [_planned(transition, check) for check in event.checks]
-        self._require_turn(transition, planned[0])
+        _require_turn(transition, planned[0])
         for one in planned:
             _require(one.id not in transition.results, "settles_once", f"{one.id} is claimed, and has settled")
             _require(not _decided_by_protocol(one), "claim_of_work", f"{one.id} is nothing that a worker does")
@@ -371,7 +391,7 @@ class Judge:
     def _judge_result(self, transition: Transition, event: CheckSettled) -> None:
         planned = _planned(transition, event.check)
         _require(planned.id not in transition.results, "settles_once", f"{planned.id} settles once, and had settled")
-        self._require_turn(transition, planned)
+        _require_turn(transition, planned)
         if is_question(planned):
             _judge_answer(transition, planned, event)
         match planned.check.do:
@@ -491,7 +511,7 @@ class Judge:
         _require(planned.id not in transition.confirmations.declined, "asks_rightly", "the caller has declined it")
         answered = planned.check.by != "operator" and transition.confirmations.cover(planned.id)
         _require(not answered, "asks_rightly", "the caller has confirmed it")
-        self._require_turn(transition, planned)
+        _require_turn(transition, planned)
         _require(not has_failed(transition), "asks_rightly", "nobody is asked in vain")
         waits_ms = round(planned.check.timeout * 1000) if planned.check.timeout else 0
         expected = event.at + waits_ms if waits_ms else 0
@@ -530,7 +550,7 @@ class Judge:
     def _runbook(self, digest: str) -> Runbook:
         found = self._runbooks.get(digest)
         if found is None:
-            raise _Broken("runbook_known", f"the runbook {digest} that the run follows is missing")
+            raise _Broken("runbook_known", f"the runbook {digest} that the run follows is missing, or cannot be read")
         return found
 
     def _edge(self, run: Run, source: str, target: str) -> Edge:
@@ -539,22 +559,23 @@ class Judge:
             raise _Broken("edge_known", f"the runbook has no edge from {source!r} to {target!r}")
         return edge
 
-    def _require_turn(self, transition: Transition, planned: PlannedCheck) -> None:
-        """Require that it is the turn of a check: what stands before it has settled and has not stopped anything."""
-        if planned.purpose == "repair":
-            _require_repair_turn(transition, planned)
-            return
-        turn = _turn(transition, planned)
-        for earlier in transition.plan:
-            if _turn(transition, earlier) >= turn:
-                continue
-            result = transition.results.get(earlier.id)
-            if result is None:
-                raise _Broken("order", f"{earlier.id} stands before {planned.id} and has not settled")
-            if not result.passed and earlier.check.stops:
-                _require(earlier.purpose in GATES, "order", f"{planned.id} comes after {earlier.id}, which has failed")
-                same_stage = _stage_of(transition, earlier) == _stage_of(transition, planned)
-                _require(same_stage, "order", f"{planned.id} comes after the gate of {earlier.id}, which has failed")
+
+def _require_turn(transition: Transition, planned: PlannedCheck) -> None:
+    """Require that it is the turn of a check: what stands before it has settled and has not stopped anything."""
+    if planned.purpose == "repair":
+        _require_repair_turn(transition, planned)
+        return
+    turn = _turn(transition, planned)
+    for earlier in transition.plan:
+        if _turn(transition, earlier) >= turn:
+            continue
+        result = transition.results.get(earlier.id)
+        if result is None:
+            raise _Broken("order", f"{earlier.id} stands before {planned.id} and has not settled")
+        if not result.passed and earlier.check.stops:
+            _require(earlier.purpose in GATES, "order", f"{planned.id} comes after {earlier.id}, which has failed")
+            same_stage = _stage_of(transition, earlier) == _stage_of(transition, planned)
+            _require(same_stage, "order", f"{planned.id} comes after the gate of {earlier.id}, which has failed")
 
 
 def _fails(transition: Transition, planned: PlannedCheck) -> bool:
@@ -613,7 +634,7 @@ def _judge_answer(transition: Transition, planned: PlannedCheck, event: CheckSet
         _require(decided, "answers", f"{reason} is no answer of somebody who was asked")
         in_time = expires_at == 0 or event.at < expires_at
         _require(in_time, "answers", "who decides too late does not decide")
-        may = planned.check.by == "anyone" or result.role == "operator"
+        may = planned.check.by == "anyone" or result.role in OPERATORS
         _require(may, "answers", "an operator was asked for")
         own = reason != "confirmed" or result.by == transition.by.id
         _require(own, "answers", "only the caller can confirm for itself")
@@ -704,11 +725,26 @@ def _judge_settlement(run: Run, transition: Transition, event: TransitionSettled
             _require(not transition.entered, law, "it is cancelled, and the run has moved")
 
 
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__} {error}".strip()
+
+
 def _planned(transition: Transition, check: str) -> PlannedCheck:
     planned = transition.planned(check)
     if planned is None:
         raise _Broken("plan", f"the plan of {transition.id} has no check {check}")
     return planned
+
+
+def _is_owed(transition: Transition, planned: PlannedCheck) -> bool:
+    taken = planned.id in transition.results or planned.id in transition.awaiting or transition.claim_on(planned.id)
+    if taken or _decided_by_protocol(planned):
+        return False
+    try:
+        _require_turn(transition, planned)
+    except _Broken:
+        return False
+    return True
 
 
 def _decided_by_protocol(planned: PlannedCheck) -> bool:

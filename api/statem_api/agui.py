@@ -25,7 +25,7 @@ from statem_api.service import Service
 from statem_api.streams import ENDED, RETRY_MS, changes, frame
 from statem_dist.decisions import Decision, decisions_of
 from statem_dist.engine import Engine
-from statem_dist.errors import NotFound, StatemError
+from statem_dist.errors import NotFound, StatemError, StateRegressed
 from statem_dist.history import events_after
 from statem_dist.protocol.decide import comes_by_itself
 from statem_dist.protocol.events import (
@@ -357,15 +357,22 @@ async def narration(
         for place, missed in enumerate(told[seen[1] + 1 :], start=seen[1] + 1):
             yield frame(missed, id=f"{after}.{place}")
     async with aclosing(changes(service, caller, run_id, after)) as changed:
-        async for run, events in changed:
-            if run is None:
-                yield KEEPALIVE_COMMENT
-                continue
-            for number, event in events:
-                for place, said in enumerate(await service.call(narrator.tell, number, event)):
-                    yield frame(said, id=f"{number}.{place}")
-            if run.status in ENDED and narrator.run.version >= run.version:
-                return
+        try:
+            async for run, events in changed:
+                if run is None:
+                    yield KEEPALIVE_COMMENT
+                    continue
+                for number, event in events:
+                    for place, said in enumerate(await service.call(narrator.tell, number, event)):
+                        yield frame(said, id=f"{number}.{place}")
+                if run.status in ENDED and narrator.run.version >= run.version:
+                    return
+        except StateRegressed as error:
+            yield frame(_run_error(error))
+
+
+def _run_error(error: StatemError) -> Frame:
+    return {"type": "RUN_ERROR", "message": error.message, "code": f"statem.{error.code}"}
 
 
 def all_seen(service: Service, run_id: str, seen: tuple[int, int]) -> bool:
@@ -408,21 +415,24 @@ async def execution(
     try:
         acted = await service.call(act, run)
     except StatemError as error:
-        yield frame({"type": "RUN_ERROR", "message": error.message, "code": f"statem.{error.code}"})
+        yield frame(_run_error(error))
         return
     if at_rest(run) and acted.version == run.version:
         for said in teller.end(execution_id, run):
             yield frame(said)
         return
     async with aclosing(changes(service, caller, run_id, run.version)) as changed:
-        async for now, events in changed:
-            if now is None:
-                yield KEEPALIVE_COMMENT
-            for number, event in events:
-                run = evolve(run, event)
-                for said in await service.call(teller.tell, number, event):
-                    yield frame(said, id=str(number))
-                if number >= acted.version and at_rest(run):
-                    for said in teller.end(execution_id, run):
-                        yield frame(said)
-                    return
+        try:
+            async for now, events in changed:
+                if now is None:
+                    yield KEEPALIVE_COMMENT
+                for number, event in events:
+                    run = evolve(run, event)
+                    for said in await service.call(teller.tell, number, event):
+                        yield frame(said, id=str(number))
+                    if number >= acted.version and at_rest(run):
+                        for said in teller.end(execution_id, run):
+                            yield frame(said)
+                        return
+        except StateRegressed as error:
+            yield frame(_run_error(error))

@@ -26,10 +26,18 @@ CHECK_TYPES = ("manual", "checklist", "command", "predicate", "llm_review", "mes
 """Every check type a runbook may name, in the order in which error messages list them."""
 
 
-class Command(Struct, frozen=True, tag_field="type", tag="command"):
-    """A shell command (``/bin/sh -c``); it passes when its exit status is 0."""
+Shell: TypeAlias = Literal["sh", "bash"]
+"""What executes the text of a command."""
+
+
+class Command(Struct, frozen=True, tag_field="type", tag="command", omit_defaults=True):
+    """A shell command (``/bin/sh -c``); it passes when its exit status is 0.
+
+    With ``shell`` ``bash`` it is one for ``bash -o pipefail -c``: a pipe then fails with any of its commands.
+    """
 
     run: str
+    shell: Shell = "sh"
 
 
 class Predicate(Struct, frozen=True, tag_field="type", tag="predicate", omit_defaults=True):

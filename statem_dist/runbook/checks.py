@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import Literal, TypeAlias, cast
+from typing import Literal, TypeAlias, cast, get_args
 
 from msgspec import UNSET
 
@@ -28,6 +28,7 @@ from statem_dist.protocol.graph import (
     Predicate,
     Retry,
     RetryOn,
+    Shell,
     Steps,
     Work,
 )
@@ -57,7 +58,7 @@ _REVIEW_KEYS = ("stdin", "accept_contains", "accept_regex", "reject_contains", "
 KEYWORDS: dict[str, frozenset[str]] = {
     "manual": frozenset({*_COMMON, *_TEXT_KEYS, "confirmation", "by"}),
     "checklist": frozenset({*_COMMON, *_TEXT_KEYS, *_ITEM_KEYS, "confirmation", "by"}),
-    "command": frozenset({*_COMMON, *_COMMAND_KEYS}),
+    "command": frozenset({*_COMMON, *_COMMAND_KEYS, "shell"}),
     "predicate": frozenset({*_COMMON, *_PREDICATE_KEYS}),
     "llm_review": frozenset({*_COMMON, *_COMMAND_KEYS, "prompt", "text", *_REVIEW_KEYS}),
     "message": frozenset({*_COMMON, *_TEXT_KEYS}),
@@ -228,7 +229,7 @@ class CheckReader:
             case "command":
                 run = fields.required_text("command requires run", *_COMMAND_KEYS)
                 self._look_at_command(fields)
-                return Command(run)
+                return Command(run, shell=cast(Shell, fields.choice("shell", get_args(Shell), "sh")))
             case "predicate":
                 return _predicate(fields)
             case "checklist":
@@ -257,12 +258,15 @@ class CheckReader:
                 f"a comment ends this command; it runs as: {value.text}",
                 hint="quote the command if the '#' belongs to it",
             )
+        shell = fields.get("shell")
+        if isinstance(shell, Scalar) and shell.words == "bash":
+            return
         if "pipefail" not in value.text and _PIPE.search(_QUOTED.sub("", value.text)):
             self._problems.advice(
                 value.at,
                 fields.path(key),
                 "only the last command of a pipe decides; a failure before it goes unnoticed",
-                hint="write the output to a file first, or run it by bash with 'set -o pipefail'",
+                hint="write the output to a file first, or say 'shell: bash', which sets pipefail",
             )
 
     def _retry(self, fields: Fields) -> Retry:

@@ -9,8 +9,8 @@ from typing import Any
 import redis
 from redis.backoff import NoBackoff
 from redis.client import PubSub
+from redis.exceptions import BusyLoadingError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
@@ -103,8 +103,10 @@ def _translated() -> Iterator[None]:
     """Turn what redis-py raises into what the port promises."""
     try:
         yield
+    except BusyLoadingError as error:
+        # For redis-py that is a connection that has failed.
+        raise Refused("LOADING", str(error)) from error
     except (RedisConnectionError, RedisTimeoutError) as error:
-        # Among them is a server that is loading its data, which is worth waiting for like one that is away.
         raise Unreachable(str(error) or type(error).__name__) from error
     except ResponseError as error:
         raise Refused(_code(error), str(error)) from error
@@ -114,12 +116,7 @@ def _translated() -> Iterator[None]:
 
 def _code(error: ResponseError) -> str:
     """Return the first word of an error reply, which redis-py cuts off for errors with a class of their own."""
-    known = {
-        "NoScriptError": "NOSCRIPT",
-        "OutOfMemoryError": "OOM",
-        "ReadOnlyError": "READONLY",
-        "ExecAbortError": "EXECABORT",
-    }
+    if error.status_code:
+        return str(error.status_code)
     # In a pipeline redis-py puts the command before what the server said.
-    said = str(error).rpartition(" caused error: ")[2]
-    return known.get(type(error).__name__) or said.partition(" ")[0]
+    return str(error).rpartition(" caused error: ")[2].partition(" ")[0]

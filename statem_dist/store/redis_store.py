@@ -7,8 +7,10 @@ as long as the caller has patience; redis-py's own retries, which repeat anythin
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from hashlib import sha1
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -17,7 +19,7 @@ from statem_dist.errors import StoredDataUnreadable, Unavailable
 from statem_dist.protocol.events import Event
 from statem_dist.protocol.model import Run
 from statem_dist.store import keys
-from statem_dist.store.base import Change, FeedEntry, Mark, Overdue, Push, Snapshot
+from statem_dist.store.base import Change, FeedEntry, Identity, Leftovers, Mark, Overdue, Push, Snapshot
 from statem_dist.store.client import Argument, Client, Refused, Unreachable
 from statem_dist.store.codec import (
     Receipt,
@@ -31,21 +33,10 @@ from statem_dist.store.codec import (
     encode_run,
     encode_runbook,
 )
+from statem_dist.store.faults import error_of, fault_of
 
 LOG_SECONDS = 7 * 24 * 3600
 """How long the longer output of a check is kept."""
-
-FAULTS = {
-    "OOM": "Redis is out of memory (maxmemory): give it more, or use another one for new runs. Nothing was written.",
-    "MISCONF": "Redis cannot persist to disk and refuses writes: free its disk. Nothing was written.",
-    "READONLY": "This Redis is a read-only replica: point STATEM_REDIS_URL to the primary.",
-}
-"""Error replies that are the server's trouble and not ours, and what to do about each."""
-
-PASSING = frozenset({"LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN"})
-"""Error replies that pass by themselves."""
-
-UNREACHABLE_HINT = "Check that Redis runs and that STATEM_REDIS_URL is right."
 
 RECEIPT_SECONDS = 24 * 3600
 """How long a repeated request is known for what it is."""
@@ -88,6 +79,8 @@ LOAD = Script("load")
 RENEW = Script("renew")
 REMIND = Script("remind")
 FORGET = Script("forget")
+REMOVE = Script("remove")
+RELEASE = Script("release")
 
 
 class RedisStore:
@@ -116,6 +109,22 @@ class RedisStore:
             self._synchronise(int(seconds) * 1000 + int(microseconds) // 1000)
         assert self._clock_offset_ms is not None
         return _monotonic_ms() + self._clock_offset_ms
+
+    def identity(self) -> Identity:
+        """Return which store this is. See ``Store.identity``."""
+        mine = f"{os.urandom(8).hex()} {self.clock()}"
+        _, kept = self.call_many([("SET", keys.STORE, mine, "NX"), ("GET", keys.STORE)])
+        name, _, since = bytes(kept).decode().partition(" ")
+        return Identity(name, int(since))
+
+    def count_loss(self, what: str) -> None:
+        """Count what the store was found to have lost, by a word for it."""
+        self.call("HINCRBY", keys.LOSSES, what, 1)
+
+    def losses(self) -> dict[str, int]:
+        """Return how often the store was found to have lost what, since it was first used."""
+        flat = self.call("HGETALL", keys.LOSSES)
+        return {bytes(flat[at]).decode(): int(flat[at + 1]) for at in range(0, len(flat), 2)}
 
     def load(self, run_id: str) -> Snapshot | None:
         """Return the run, or None when there is none of that id; one round trip."""
@@ -186,6 +195,7 @@ class RedisStore:
             FEED_LENGTH,
             encode_receipt(change.receipt) if change.receipt else "",
             RECEIPT_SECONDS,
+            change.follows,
             *(encode_event(event) for event in change.events),
         ]
         for token in taken:
@@ -316,6 +326,43 @@ class RedisStore:
         """Remove a reminder if there is no such run any more."""
         self.run_script(FORGET, [keys.run(run_id), keys.due(keys.shard_of(run_id))], [run_id])
 
+    # --- removing ------------------------------------------------------------------------------------------
+
+    def remove(self, run: Run, leftovers: Leftovers) -> bool:
+        """Remove a run that has ended, with everything that is kept of it. See ``Store.remove``."""
+        assert run.ended, "only what has ended is removed"
+        shard = keys.shard_of(run.id)
+        labels = [keys.label(shard, key, value) for key, value in run.labels.items()]
+        key_list = [
+            keys.run(run.id),
+            keys.events(run.id),
+            keys.status(shard, run.status),
+            keys.due(shard),
+            keys.runs(shard),
+            *labels,
+            *(keys.dynamic(run.id, entry) for entry in leftovers.entries),
+            *(keys.log(run.id, transition, check) for transition, check in leftovers.logs),
+            *(keys.receipt(run.id, request) for request in leftovers.requests),
+        ]
+        return bool(self.run_script(REMOVE, key_list, [run.id, run.version, len(labels)]))
+
+    def release_pointers(self) -> None:
+        """Let go of scopes that point to a run which is not there any more.
+
+        On a Redis Cluster they stay: their key lies elsewhere, and a command that follows one finds no run.
+        """
+        cursor = "0"
+        while True:
+            found, flat = self.call("HSCAN", keys.ACTIVE, cursor, "COUNT", 500)
+            for scope, run_id in zip(flat[::2], flat[1::2], strict=True):
+                run_key = keys.run(bytes(run_id).decode())
+                if not self.call("EXISTS", run_key):
+                    with suppress(Unavailable):
+                        self.run_script(RELEASE, [keys.ACTIVE, run_key], [scope, run_id])
+            cursor = bytes(found).decode()
+            if cursor == "0":
+                return
+
     # --- runbooks, pointers, logs ---------------------------------------------------------------------------
 
     def save_runbook(self, stored: StoredRunbook) -> None:
@@ -391,9 +438,8 @@ class RedisStore:
 
     def _waits_for(self, error: Unreachable | Refused) -> bool:
         """Return whether an error may pass by itself while the caller has patience."""
-        if isinstance(error, Unreachable) or error.code in PASSING:
-            return True
-        return error.code in FAULTS and self._bears_faults
+        fault = fault_of(error)
+        return isinstance(error, Unreachable) or (fault is not None and (fault.passes or self._bears_faults))
 
     def _patiently(self, ask: Callable[[], Answer]) -> Answer:
         deadline = time.monotonic() + self._patience_seconds
@@ -404,16 +450,12 @@ class RedisStore:
             except (Unreachable, Refused) as error:
                 worth_waiting = self._waits_for(error)
                 if not worth_waiting or time.monotonic() + pause >= deadline:
-                    raise unavailable(error) from error
+                    raise error_of(error) from error
+                if (fault := fault_of(error)) is not None and fault.elsewhere:
+                    # Behind the same name there may be another server by now.
+                    self.client.close()
             time.sleep(pause)
             pause = min(2 * pause, PAUSE_SECONDS_MAX)
-
-
-def unavailable(error: Unreachable | Refused) -> Unavailable:
-    """Return the error for a state store that cannot be used right now, with what to do about it."""
-    text = str(error).rstrip(".")
-    hint = FAULTS.get(error.code, UNREACHABLE_HINT) if isinstance(error, Refused) else UNREACHABLE_HINT
-    return Unavailable(f"The state store cannot be used: {text}.", hint=hint)
 
 
 def _monotonic_ms() -> int:
@@ -435,7 +477,13 @@ def _snapshot(now: int, flat: Any) -> Snapshot | None:
     leases = {
         int(name.removeprefix(b"lease:")): int(expiry) for name, expiry in fields.items() if name.startswith(b"lease:")
     }
-    return Snapshot(run=decode_run(fields[b"doc"]), now=now, leases=leases, hints=int(fields.get(b"hints", 0)))
+    return Snapshot(
+        run=decode_run(fields[b"doc"]),
+        now=now,
+        leases=leases,
+        hints=int(fields.get(b"hints", 0)),
+        operations=fields.get(b"ops", b"").decode(),
+    )
 
 
 def _index(shard: int, status: str | None, label: tuple[str, str] | None) -> str:

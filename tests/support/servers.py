@@ -7,9 +7,10 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,18 +57,23 @@ class RealServer:
             return True
 
 
-@contextmanager
-def real_server() -> Iterator[RealServer]:
-    """Run a server for the length of a ``with`` block.
-
-    Where no server binary is installed the test is skipped; on CI it fails, because nothing would be tested.
-    """
+def require_server() -> None:
+    """Skip the test where no server binary is installed; on CI it fails, because nothing would be tested."""
     try:
         find_server()
     except Unavailable as error:
         if os.environ.get("CI"):
             pytest.fail(f"{error.message} {error.hint}")
         pytest.skip(error.message)
+
+
+@contextmanager
+def real_server() -> Iterator[RealServer]:
+    """Run a server for the length of a ``with`` block.
+
+    Where no server binary is installed the test is skipped; on CI it fails, because nothing would be tested.
+    """
+    require_server()
     with tempfile.TemporaryDirectory(prefix="statem-test-") as folder:
         running = RealServer(Path(folder).resolve() / "state")
         try:
@@ -99,3 +105,67 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+class OwnRedis:
+    """A server of a user: on a port of this host, with options, stopped, killed and started again on the same data.
+
+    Args:
+        folder: where its files are.
+        options: of its configuration, each as name and value.
+        words: what comes first on its command line, such as ``--sentinel`` behind a file.
+    """
+
+    def __init__(self, folder: Path, *options: tuple[str, str], words: Sequence[str] = (), port: int = 0) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.port = port or free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._options = options
+        self._words = words
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, and return when it answers with its data loaded."""
+        given = {"port": str(self.port), "bind": "127.0.0.1", "dir": str(self.folder), "save": "", "appendonly": "yes"}
+        argv = [str(find_server().path), *self._words]
+        for name, value in (given | dict(self._options)).items():
+            argv += [f"--{name}", *([value] if value or name == "save" else [])]
+        with (self.folder / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(argv, cwd=self.folder, stdout=log, stderr=log, start_new_session=True)
+        RedisStore(client_for(self.url), patience_seconds=30.0).call("PING")
+
+    def call(self, *words: str | int) -> Any:
+        """Send one command, and give the reply as it came."""
+        client = client_for(self.url)
+        try:
+            return client.call(*words)
+        finally:
+            client.close()
+
+    def kill(self) -> None:
+        """End it at once, and return when it is gone."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End it in good order."""
+        self._end(signal.SIGTERM)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait()
+            self._process = None
+
+
+@contextmanager
+def own_redis(*options: tuple[str, str]) -> Iterator[OwnRedis]:
+    """Run a server of a user for the length of a ``with`` block."""
+    require_server()
+    with tempfile.TemporaryDirectory(prefix="statem-test-") as folder:
+        running = OwnRedis(Path(folder), *options)
+        running.start()
+        try:
+            yield running
+        finally:
+            running.kill()

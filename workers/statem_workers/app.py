@@ -48,6 +48,8 @@ def make_app(broker_url: str, queues: Sequence[str], *, events: bool = False) ->
         worker_pool_restarts=False,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
+        # A broker that is a replica for now, or cannot write its files, refuses to give messages away. That is no end.
+        broker_channel_error_retry=True,
         broker_transport_options={
             "socket_connect_timeout": CONNECT_TIMEOUT_SECONDS,
             "socket_keepalive": True,

@@ -18,7 +18,9 @@ from statem_dist import __version__
 from statem_dist.checks.confinement import require_policy
 from statem_dist.errors import Unavailable, Usage
 from statem_dist.identity import this_process
-from statem_dist.reaper import Reaper
+from statem_dist.leadership import Leadership
+from statem_dist.reaper import DUTY, Reaper
+from statem_dist.retention import Retention
 from statem_dist.roster import ANNOUNCE_SECONDS, Roster, WorkerCard
 from statem_dist.settings import Settings
 from statem_dist.store.client import client_for
@@ -35,8 +37,8 @@ POOLS = ("threads", "prefork", "solo")
 CHILD_STOP = signal.SIGUSR2
 """What a child of the prefork pool is told to stop with: its pool only waits, and would do so for ever."""
 
-BROKER_AWAY = ("consumer: Connection to broker lost", "consumer: Cannot connect to")
-"""How Celery's many lines about a broker that is away begin."""
+BROKER_AWAY = ("consumer: Connection to broker lost", "consumer: Cannot connect to", "Frequent restarts detected")
+"""How Celery's many lines about a broker that is away, or refuses, begin."""
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 
@@ -71,8 +73,9 @@ def run_worker(options: WorkerOptions, settings: Settings) -> int:
     app.steps["consumer"].add(BoundedIntake)
     configure(options, settings)
     presence = Presence(options, settings)
-    reaper = Reaper(runtime().coordinator)
+    reaper = Reaper(runtime().coordinator, Leadership(runtime().store, DUTY, this_process("worker")))
     keeper = Keeper(runtime().ledger, runtime().hints, Roster(runtime().store))
+    retention = Retention(runtime().store, settings)
     if options.until_done:
         linger(runtime().store)
 
@@ -82,6 +85,7 @@ def run_worker(options: WorkerOptions, settings: Settings) -> int:
         presence.start()
         reaper.start()
         keeper.start()
+        retention.start()
         logger.info("ready: queues %s, %d slots (%s)", ", ".join(options.queues), options.concurrency, options.pool)
 
     def shutting_down(**_: Any) -> None:
@@ -89,6 +93,7 @@ def run_worker(options: WorkerOptions, settings: Settings) -> int:
         presence.close()
         reaper.close()
         keeper.close()
+        retention.close()
         runtime().stop(options.grace_seconds)
         for child in _children(worker):
             with suppress(ProcessLookupError):
@@ -135,6 +140,7 @@ class Presence:
     def start(self) -> None:
         """Announce now, and again and again."""
         self._roster.announce(self._card)
+        runtime().coordinator.recognise_store()
         self._thread.start()
 
     def close(self) -> None:
@@ -149,10 +155,14 @@ class Presence:
             logger.warning("%s", error.message)
 
     def _announce(self) -> None:
-        away = False
+        away = told = False
         while not self._closed.wait(ANNOUNCE_SECONDS):
             try:
                 self._roster.announce(self._card)
+                if runtime().coordinator.recognise_store() and not told:
+                    told = True
+                    logger.error("the state store was reset: it is another one than when this worker was started")
+                    runtime().store.count_loss("everything")
             except Unavailable as error:
                 if not away:
                     logger.warning("%s", error.message)
