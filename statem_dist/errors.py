@@ -17,6 +17,7 @@ of the CLI and one HTTP status, here and nowhere else::
     │   ├── TransitionInFlight        5    409
     │   ├── PausedRun                 5    409   whoever paused it
     │   ├── CancelledRun              5    409   nobody: the run has ended, or is about to
+    │   ├── HistoryFull               5    409   the caller: the run has as many events as a run may have
     │   └── StaleVersion              5    412   the caller: it has seen an older version of the run than there is
     ├── Unavailable                   8    503   the operator: Redis, the broker, the state directory
     └── StoredDataUnreadable          1    500   the operator: written by a newer version, or damaged
@@ -161,6 +162,12 @@ class CancelledRun(Conflict):
     """The run was cancelled; its details say by whom, why and since when."""
 
     code = "run_cancelled"
+
+
+class HistoryFull(Conflict):
+    """The run has as many events as a run may have, and begins nothing more."""
+
+    code = "history_full"
 
 
 class Unavailable(StatemError):

@@ -46,6 +46,7 @@ KINDS: dict[str, str] = {
     "transition_in_flight": "Another transition is open; `transition` says which. Wait for it, or cancel it.",
     "run_paused": "The run is paused; nothing begins until it is resumed.",
     "run_cancelled": "The run was ended for good.",
+    "history_full": "The run has as many events as it may have, and begins nothing more.",
     "stale_version": "`If-Match` names another version than the run has now; `version` and `current` say where it is.",
     "body_too_large": (
         "The body of the request is larger than the service accepts. `statem-dist api --body-limit MIB` raises that."

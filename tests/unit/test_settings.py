@@ -71,3 +71,12 @@ def test_a_policy_that_cannot_be_meant_is_refused(name: str, text: str, told: st
     with pytest.raises(Usage) as caught:
         Settings.from_environment({name: text})
     assert told in caught.value.message
+
+
+def test_the_bound_of_a_history_is_a_whole_number() -> None:
+    """Something else is refused by the name of its variable."""
+    assert Settings.from_environment({}).history_events_max == 100_000
+    assert Settings.from_environment({"STATEM_HISTORY_EVENTS_MAX": "2500"}).history_events_max == 2500
+    for text in ("0", "-1", "1e5", "many", "1.5"):
+        with pytest.raises(Usage, match="STATEM_HISTORY_EVENTS_MAX must be a positive whole number"):
+            Settings.from_environment({"STATEM_HISTORY_EVENTS_MAX": text})
