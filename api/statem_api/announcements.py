@@ -46,6 +46,8 @@ class Watch:
     async def wait(self, after: int, seconds: float) -> bool:
         """Wait until a version above ``after`` was announced, or somebody woke everybody; False when time is up.
 
+        What was announced is reported once: a store that has lost writes may stay behind it.
+
         Args:
             after: the version that the caller has read.
             seconds: how long at most.
@@ -58,6 +60,7 @@ class Watch:
         except TimeoutError:
             return False
         self._woken = False
+        self._announced = 0
         return True
 
     async def woken(self, seconds: float) -> bool:

@@ -47,7 +47,7 @@ class ClusterClient:
         with translated():
             if command[0] == "SCRIPT":
                 return [self._on(node).execute_command(*command) for node in self._cluster.get_primaries()][-1]  # type: ignore[no-untyped-call]
-            return self._follow(command)
+            return self._scan(command) if command[0] == "SCAN" else self._follow(command)
 
     def call_many(self, commands: Iterable[Sequence[Argument]]) -> list[Any]:
         """Send several commands, in one round trip per node; see ``Client.call_many``.
@@ -128,6 +128,16 @@ class ClusterClient:
             self.close()
             raise Unreachable("no node has the slot of that key")
         return found  # type: ignore[no-any-return]
+
+    def _scan(self, command: Sequence[Argument]) -> list[Any]:
+        """Take a step of a scan of all primaries, one after another; the cursor says as well which of them it is at."""
+        nodes = sorted(self._cluster.get_primaries(), key=lambda node: str(node.name))  # type: ignore[no-untyped-call]
+        inner, at = divmod(int(command[1]), len(nodes))
+        cursor, found = self._on(nodes[at]).execute_command("SCAN", inner, *command[2:])  # type: ignore[no-untyped-call]
+        if int(cursor) == 0:
+            at += 1
+        over = at == len(nodes)
+        return [b"0" if over else str(int(cursor) * len(nodes) + at).encode(), found]
 
     def _follow(self, command: Sequence[Argument], moved: Exception | None = None) -> Any:
         """Send a command to the node that has its key, wherever that is by now."""

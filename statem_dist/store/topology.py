@@ -68,8 +68,8 @@ def topology_of(url: str) -> Topology | None:
         Unavailable: it is of neither form.
     """
     kind, _, rest = url.partition("://")
-    transport, plus, what = kind.lower().partition("+")
-    if not plus:
+    transport, _, what = kind.lower().partition("+")
+    if what not in ("sentinel", "cluster"):
         return None
     try:
         parts = urlsplit(f"redis://{rest}")
