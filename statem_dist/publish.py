@@ -13,6 +13,7 @@ from kombu.utils.url import maybe_sanitize_url
 from statem_dist.dispatch import Owed, task_parts
 from statem_dist.errors import Unavailable
 from statem_dist.store.base import Push
+from statem_dist.store.topology import topology_of
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +30,10 @@ class PublishAfterCommit:
 
     def __init__(self, broker_url: str) -> None:
         try:
-            self._connection = Connection(broker_url, connect_timeout=5)
+            topology = topology_of(broker_url)
+            options = {} if topology is None else topology.broker_options
+            url = broker_url if topology is None else topology.broker_url
+            self._connection = Connection(url, connect_timeout=5, transport_options=options)
         except (ImportError, KeyError, ValueError) as error:
             raise broker_unavailable(broker_url, error) from error
         self._declared: set[str] = set()
