@@ -277,7 +277,7 @@ class Director:
 
     def _insist(self, run_id: str, act: Callable[[Engine, Terms], Settled]) -> None:
         """Send a request until it is answered, always under the same id, also while it may still be carried out."""
-        world, kernel = self._world, self._world.kernel
+        kernel = self._world.kernel
         self._requests += 1
         terms = Terms(request=f"request{self._requests}", fingerprint="same")
 
@@ -285,18 +285,25 @@ class Director:
             return engine.answered(run_id, terms) or act(engine, terms)
 
         while True:
-            call = self._command(ask)
-            if not self._finished(call, kernel.rng.choice((2.0, 20.0, 200.0))):
-                continue
-            if isinstance(call.answer, Settled):
-                world.laws.judge_answer(run_id, terms.request, call.answer, call.rollbacks)
-                return
-            if isinstance(call.error, REFUSALS):
-                world.laws.judge_refusal(run_id, terms.request, call.error)
-                return
-            if isinstance(call.error, Conflict) and not isinstance(call.error, StateRegressed):
+            if kernel.rng.random() < 0.1:
+                # Two copies arrive together.
+                kernel.spawn(self._people, "copy", partial(self._is_done, run_id, terms.request, self._command(ask)))
+            if self._is_done(run_id, terms.request, self._command(ask)):
                 return
             kernel.sleep(kernel.rng.uniform(0.01, 3))
+
+    def _is_done(self, run_id: str, request: str, call: Call) -> bool:
+        """Wait for the answer to a request, for as long as somebody may; return whether there is one, and judge it."""
+        world, kernel = self._world, self._world.kernel
+        if not self._finished(call, kernel.rng.choice((2.0, 20.0, 200.0))):
+            return False
+        if isinstance(call.answer, Settled):
+            world.laws.judge_answer(run_id, request, call.answer, call.rollbacks)
+            return True
+        if isinstance(call.error, REFUSALS):
+            world.laws.judge_refusal(run_id, request, call.error)
+            return True
+        return isinstance(call.error, Conflict) and not isinstance(call.error, StateRegressed)
 
     # --- agents -----------------------------------------------------------------------------------------------
 
@@ -424,6 +431,9 @@ class Director:
                             number == seen + 1, f"a reader of {run_id} was told event {number} after event {seen}"
                         )
                         seen = self.read[run_id] = number
+                if engine.find(run_id) is None:
+                    # All of it is lost; whoever reads on begins anew.
+                    seen = self.read[run_id] = 0
             except Unavailable:
                 pass
             except StateRegressed:
