@@ -18,7 +18,7 @@ from statem_dist.follow import Follower, OnEvent, Settled, is_abandoned, queues_
 from statem_dist.leases import RENEWALS_PER_LEASE
 from statem_dist.protocol.commands import Command
 from statem_dist.protocol.model import Run, Transition
-from statem_dist.protocol.progress import CHECKS_QUEUE, REVIEWS_QUEUE, waits_for_people
+from statem_dist.protocol.progress import CHECKS_QUEUE, REVIEWS_QUEUE, is_of_unknown_outcome, waits_for_people
 from statem_dist.roster import Roster
 from statem_dist.settings import Settings
 from statem_dist.store.base import Snapshot
@@ -139,7 +139,8 @@ class Carrier:
         while True:
             follower.show_new_events()
             settled = follower.look(run)
-            if not settled.transition.open or waits_for_people(run) or deadline.passed:
+            given_up = self._own is not None and is_of_unknown_outcome(run)
+            if not settled.transition.open or (waits_for_people(run) and not given_up) or deadline.passed:
                 return settled
             version = run.version
             heard = watch.wait(version, deadline.bound(LOOK_AGAIN_SECONDS))
@@ -206,6 +207,8 @@ class Carrier:
 
     def is_left_to_us(self, snapshot: Snapshot) -> bool:
         """Return whether the open transition of a run owes something that only a caller will execute."""
+        if self._own is not None and is_of_unknown_outcome(snapshot.run):
+            return True
         if not (self._inline or self._own) or not is_abandoned(self._store, snapshot):
             return False
         if self._own is not None:

@@ -283,7 +283,7 @@ class Coordinator:
         if transition.claims:
             waits.append(self._lease_ms)
         waits += [expires_at - now for expires_at in transition.awaiting.values() if expires_at]
-        idle = bool(transition.awaiting) or run.paused is not None
+        idle = bool(transition.awaiting or transition.unknown) or run.paused is not None
         return min(waits, default=None if idle else self._grace_ms)
 
     def _again_ms(self, snapshot: Snapshot, *, hinted: bool) -> int:

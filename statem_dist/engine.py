@@ -17,7 +17,7 @@ from statem_dist.coordinator import NO_TERMS, Coordinator, Terms, run_exists
 from statem_dist.deadline import LOOK_AGAIN_SECONDS, NEVER, Deadline
 from statem_dist.decisions import Decision, decisions_of
 from statem_dist.dispatch import dispatcher_for
-from statem_dist.errors import Conflict, NotFound, RequestReused
+from statem_dist.errors import Conflict, Invalid, NotFound, RequestReused
 from statem_dist.eventlog import new_events
 from statem_dist.follow import OnEvent, Settled
 from statem_dist.history import find_transition
@@ -30,6 +30,7 @@ from statem_dist.protocol.commands import (
     ExpireDecision,
     Goto,
     Pause,
+    Recover,
     Restart,
     Resume,
     Save,
@@ -38,10 +39,11 @@ from statem_dist.protocol.commands import (
 )
 from statem_dist.protocol.events import Event
 from statem_dist.protocol.graph import DynamicConfig, LlmReview, Runbook
-from statem_dist.protocol.model import Actor, Confirmations, DynamicFacts, OnManual, Place, Run, Worker
+from statem_dist.protocol.model import Actor, Confirmations, DynamicFacts, OnManual, Place, Run, WayOut, Worker
 from statem_dist.protocol.plan import plan_goto
 from statem_dist.protocol.progress import asks
 from statem_dist.questions import Question
+from statem_dist.recovery import Neglected, neglected
 from statem_dist.roster import Roster
 from statem_dist.run_ids import no_active_run
 from statem_dist.settings import Settings
@@ -412,6 +414,8 @@ class Engine:
     ) -> Settled:
         """End the open transition of a run where it stands; nothing that it would still do is done.
 
+        Hooks that were begun and have a repair are repaired first: then it may be returned open.
+
         Raises:
             Conflict: no transition is open, or it has committed already.
         """
@@ -423,9 +427,62 @@ class Engine:
             )
         # Whoever means one transition does not end the next one that has been opened meanwhile.
         command = Cancel(transition=transition or seen.run.in_flight.id, reason=reason, by=by)
-        applied = self._coordinator.apply(run_id, command, seen, terms)
-        assert applied.run.transition is not None
-        return Settled(run=applied.run, transition=applied.run.transition)
+        run = self._coordinator.apply(run_id, command, seen, terms).run
+        # Hooks that have to be repaired are left to workers, and repaired here where there are none.
+        left = self._carrier.settle_leftover(self._coordinator.load(run_id), NEVER) if run.in_flight else None
+        if left is not None:
+            return left
+        assert run.transition is not None
+        return Settled(run=run, transition=run.transition)
+
+    def recover(
+        self,
+        run_id: str,
+        way: WayOut,
+        reason: str,
+        by: Actor,
+        *,
+        check: str | None = None,
+        transition: str | None = None,
+        deadline: Deadline = NEVER,
+        on_waiting: OnWaiting | None = None,
+        terms: Terms = NO_TERMS,
+        seen: Snapshot | None = None,
+    ) -> Settled:
+        """Take a transition out of an unknown outcome, and see it through to what it does next. See ``WayOut``.
+
+        On a paused run the decision is kept, and what follows from it waits for the end of the pause.
+
+        Raises:
+            Invalid: what came of a check is said without a reason.
+            Conflict: nothing of the run is of unknown outcome, or something else than what is meant.
+        """
+        if way in ("passed", "failed") and not reason.strip():
+            raise Invalid("Whoever says what came of a check says why.", hint="Give the reason: --reason TEXT")
+        seen = seen or self._look(run_id)
+        inline = self._carrier.inline_worker(seen.run.place.queue)
+        command = Recover(
+            way=way,
+            reason=reason,
+            by=by,
+            check=check,
+            transition=transition,
+            worker=inline.worker if inline else None,
+        )
+        if seen.run.paused is not None:
+            deadline = Deadline(0)
+        return self._carrier.carry_out(
+            run_id, command, inline, deadline, None, on_waiting=on_waiting, seen=seen, terms=terms
+        )
+
+    def neglected(self, on_unreadable: OnUnreadable) -> Iterator[Neglected]:
+        """Yield what needs somebody, or what nobody works on. See ``recovery.neglected``."""
+        return neglected(self.store, self.settings, on_unreadable)
+
+    def relieve(self, found: Neglected) -> Run:
+        """Do what is safe by itself about a run that nobody works on; return it as it is then."""
+        self._coordinator.tend(self.store.reminder(found.run_id))
+        return self.run(found.run_id)
 
     def cancel_run(
         self, run_id: str, reason: str, by: Actor, *, terminate: bool = False, terms: Terms = NO_TERMS

@@ -27,7 +27,7 @@ from statem_dist.errors import StateRegressed
 from statem_dist.leases import LeaseKeeper
 from statem_dist.protocol.commands import ClaimWork, RecordOutcomes, ReturnWork
 from statem_dist.protocol.events import Event, WorkClaimed
-from statem_dist.protocol.graph import UNCONFINED, LlmReview, Predicate
+from statem_dist.protocol.graph import LlmReview, Predicate
 from statem_dist.protocol.model import Place, PlannedCheck, Run, Worker
 from statem_dist.protocol.outcome import Outcome, Reason
 from statem_dist.protocol.progress import repeatable
@@ -35,6 +35,12 @@ from statem_dist.settings import Settings
 
 CUT_SHORT: frozenset[Reason] = frozenset({"cancelled", "shutdown"})
 """Reasons of an outcome that is our own doing, because this worker stops or has lost its claim."""
+
+LOSSES_SHARED_MAX = 1
+"""Workers that a check may have lost and still be begun beside others that have lost as many."""
+
+LOOK_SECONDS = 0.2
+"""How often who waits for its turn looks whether it is to stop."""
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +100,7 @@ class Executor:
         self._passed = passed
         self._hidden = (str(settings.state_dir), *socket_of(store_url))
         self._stopping = threading.Event()
+        self._suspect = threading.Lock()
         self._prompt_of = lru_cache(maxsize=256)(self._load_prompt)
 
     def execute(
@@ -107,9 +114,22 @@ class Executor:
         """Claim the batch that begins with a check, execute it and what follows; return the run afterwards.
 
         When the batch is not on offer (any more), nothing happens. See ``carry_on`` for the arguments.
+
+        Of the checks that have lost two workers in a row, a process executes one at a time. One of them may be what
+        killed both; with its third start it takes none of the others with it.
         """
         claim = ClaimWork(transition=transition, check=check, worker=self.worker)
-        return self.carry_on(self.coordinator.apply(run_id, claim), deadline, on_recorded)
+        snapshot = self.coordinator.load(run_id)
+        if _losses(snapshot.run, check) <= LOSSES_SHARED_MAX:
+            return self.carry_on(self.coordinator.apply(run_id, claim, snapshot), deadline, on_recorded)
+        while not self._suspect.acquire(timeout=LOOK_SECONDS):
+            if self._stopping.is_set() or deadline.passed:
+                # It is still on offer.
+                return snapshot.run
+        try:
+            return self.carry_on(self.coordinator.apply(run_id, claim), deadline, on_recorded)
+        finally:
+            self._suspect.release()
 
     def carry_on(
         self,
@@ -164,11 +184,9 @@ class Executor:
                         return work.applied
                     if held.lost or self._stopping.is_set() or deadline.passed:
                         return self._hand_back(work, token, on_recorded)
-                    outcome = self._evaluate(work.applied.run, planned, key, deadline)
-                    if outcome.reason in CUT_SHORT:
-                        if repeatable(planned):
-                            return self._hand_back(work, token, on_recorded)
-                        outcome = replace(outcome, reason="hook_outcome_unknown")
+                    outcome = self._evaluate(work.applied.run, planned, token, deadline)
+                    if outcome.reason in CUT_SHORT and repeatable(planned):
+                        return self._hand_back(work, token, on_recorded)
                     work.outcomes.append(outcome)
                     if not quick:
                         self._flush(work, token, on_recorded)
@@ -179,7 +197,10 @@ class Executor:
                 raise
         return work.applied
 
-    def _evaluate(self, run: Run, planned: PlannedCheck, key: str, deadline: Deadline) -> Outcome:
+    def _evaluate(self, run: Run, planned: PlannedCheck, token: int, deadline: Deadline) -> Outcome:
+        transition = run.transition
+        assert transition is not None, "a claim belongs to a transition"
+        key, stem = f"{run.id}/{transition.id}/{token}", f"{run.entry_id}.{transition.id}"
         variables = statem_variables(
             run_id=run.id,
             spec=run.place.spec,
@@ -187,10 +208,13 @@ class Executor:
             current=run.node,
             purpose=planned.purpose,
             entry_id=run.entry_id,
-            agent_id=run.transition.by.id if run.transition else "",
-            agent_role=run.transition.by.role if run.transition else "",
+            agent_id=transition.by.id,
+            agent_role=transition.by.role,
             url=None,
-            check_key=f"{run.entry_id}.{run.transition.id if run.transition else ''}.{planned.id}",
+            check_key=f"{stem}.{planned.id}",
+            fencing_token=token,
+            repairs=planned.repairs or None,
+            repairs_key=f"{stem}.{planned.repairs}" if planned.repairs else None,
         )
         context = CheckContext(
             key=key,
@@ -204,17 +228,18 @@ class Executor:
             reviewer_command=self._settings.reviewer_command,
             rules=rules_for(
                 self._settings,
-                run.transition.confinement if run.transition else UNCONFINED,
+                transition.confinement,
                 run.place,
                 hidden=(*self._hidden, run.place.state_dir),
                 passed=(*self._passed, *run.place.env, *variables),
             ),
+            repeatable=repeatable(planned),
         )
         # What must not run twice is not cut short for the sake of somebody who waits no longer.
         limit = deadline if repeatable(planned) else NEVER
         with _alarm(limit, lambda: self.supervisor.cancel(key, "shutdown")):
             outcome = evaluate(planned.check, context, self.supervisor)
-        logger.info("%s %s %s: %s, %d ms", run.id, key.split("/")[1], planned.id, outcome.reason, outcome.duration_ms)
+        logger.info("%s %s %s: %s, %d ms", run.id, transition.id, planned.id, outcome.reason, outcome.duration_ms)
         return outcome
 
     def _flush(self, work: _Work, token: int, on_recorded: Callable[[], None]) -> None:
@@ -295,6 +320,11 @@ def socket_of(store_url: str) -> tuple[str, ...]:
     """Return the path of the unix socket that a store is reached by; none for a store with a network address."""
     parts = urlsplit(store_url)
     return (parts.path,) if parts.scheme == "unix" and parts.path else ()
+
+
+def _losses(run: Run, check: str) -> int:
+    """Return how many workers in a row were lost while they executed a check that is on offer."""
+    return run.in_flight.starts.get(check, 0) if run.in_flight is not None else 0
 
 
 def _claimed(events: tuple[Event, ...]) -> int | None:

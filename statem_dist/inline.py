@@ -19,9 +19,9 @@ from statem_dist.executor import Executor
 from statem_dist.follow import Follower, Settled, lost_claims
 from statem_dist.identity import is_dead, process_here, this_process
 from statem_dist.leases import LeaseKeeper
-from statem_dist.protocol.commands import Command, ExpireClaim
-from statem_dist.protocol.model import Place, Worker
-from statem_dist.protocol.progress import pending, waits_for_people
+from statem_dist.protocol.commands import Command, ExpireClaim, Recover
+from statem_dist.protocol.model import Actor, Place, Worker
+from statem_dist.protocol.progress import is_of_unknown_outcome, pending, waits_for_people
 from statem_dist.settings import Settings
 from statem_dist.store.base import Snapshot
 from statem_dist.store.redis_store import RedisStore
@@ -39,14 +39,23 @@ class InlineWorker:
     Args:
         executor: executes for it; what it commits in its own queues is to be sent to nobody.
         alone: whether there is no worker for any other queue of its runs.
+        asks_nobody: whether a transition of unknown outcome is given up, instead of waiting for an operator.
         at_close: called at the end, in this order.
     """
 
-    def __init__(self, executor: Executor, *, alone: bool, at_close: Sequence[Callable[[], object]] = ()) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        *,
+        alone: bool,
+        asks_nobody: bool = False,
+        at_close: Sequence[Callable[[], object]] = (),
+    ) -> None:
         self.worker = executor.worker
         self.coordinator = executor.coordinator
         self.alone = alone
         self._executor = executor
+        self._asks_nobody = asks_nobody
         self._at_close = at_close
 
     def close(self) -> None:
@@ -68,6 +77,8 @@ class InlineWorker:
     def finish(self, follower: Follower, deadline: Deadline) -> Settled:
         """Execute whatever a transition still owes, until it has settled, waits for people alone, or time is up.
 
+        Where nobody is asked, what is of unknown outcome is given up.
+
         It is returned open, too, once nothing of it is being executed any more because the run is paused.
 
         Where workers serve some of its queues, it is also returned open as soon as all that is left is theirs.
@@ -75,6 +86,9 @@ class InlineWorker:
         while True:
             snapshot = self.coordinator.load(follower.run_id)
             settled = follower.look(snapshot.run)
+            if self._asks_nobody and is_of_unknown_outcome(snapshot.run):
+                self.apply(follower.run_id, Recover(way="abort", reason="a sweep waits for nobody", by=Actor("sweep")))
+                continue
             paused = snapshot.run.paused is not None and not settled.transition.claims
             if not settled.transition.open or paused or waits_for_people(snapshot.run) or deadline.passed:
                 follower.show_new_events()

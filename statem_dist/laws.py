@@ -20,6 +20,9 @@ from statem_dist.protocol.events import (
     DecisionRequested,
     Event,
     NodeEntered,
+    OutcomeUnknown,
+    Recovered,
+    RepairBegun,
     RunCancelled,
     RunCreated,
     RunImported,
@@ -56,6 +59,12 @@ GATES: frozenset[Purpose] = frozenset({"before_transfer", "dynamic_before_transf
 
 HOOKS: frozenset[Purpose] = frozenset({"out_hook", "hook", "in_hook"})
 """Purposes whose commands are executed for their effect."""
+
+REPAIRED: frozenset[Purpose] = frozenset({"out_hook", "hook"})
+"""Purposes of hooks whose effect can be taken back: those before the commit."""
+
+OPERATORS = frozenset({"operator", "admin"})
+"""Roles whose word settles what is for an operator: whoever is above an operator may do what that may."""
 
 UNFOLDABLE = (AssertionError, AttributeError, LookupError, TypeError, ValueError)
 """What the fold raises for events that make no run."""
@@ -126,6 +135,17 @@ def evidence_given(transition: Transition) -> set[EvidenceTier]:
     return found
 
 
+def owes_work(run: Run) -> bool:
+    """Return whether a check of an open transition has to be begun that nobody holds."""
+    transition = run.in_flight
+    if transition is None or transition.exhausted or transition.unknown or run.paused is not None:
+        return False
+    if transition.unwinding is not None:
+        # A hook that is still being executed ends first; its claim is looked after.
+        return any(_is_owed(transition, planned) for planned in transition.repairs)
+    return run.ending is None and any(_is_owed(transition, planned) for planned in transition.plan)
+
+
 class Judge:
     """Folds the events of one run and judges each by what came before.
 
@@ -148,6 +168,7 @@ class Judge:
         self._begun: Counter[str] = Counter()
         self._starts: Counter[str] = Counter()
         self._to_be_returned: int | None = None
+        self._marked: set[str] = set()
 
     def see(self, events: Iterable[Event]) -> None:
         """Judge events that follow those seen before.
@@ -160,24 +181,30 @@ class Judge:
             if violation is not None:
                 raise Unlawful(violation)
 
-    def judge(self, event: Event) -> Violation | None:
+    def judge(self, event: Event, number: int | None = None) -> Violation | None:
         """Judge the event that follows those seen before; return the law that it breaks, or None.
 
         Nothing is judged any more once the events could not be folded.
+
+        Args:
+            event: the event.
+            number: its number, where that is not one more than that of the event before.
         """
         if self.lost:
             return None
-        self._seen += 1
+        self._seen = self._seen + 1 if number is None else number
         before, broken = self.run, None
         try:
             self._judge(before, event)
         except _Broken as found:
             broken = found
+        except UNFOLDABLE as error:
+            broken = _Broken("no_run", f"it cannot be judged: {_told(error)}")
         try:
             self.run = evolve(before, event)
         except UNFOLDABLE as error:
             self.lost = True
-            broken = broken or _Broken("no_run", f"the events make no run any more: {error or type(error).__name__}")
+            broken = broken or _Broken("no_run", f"the events make no run any more: {_told(error)}")
         if broken is None and self.run is not None:
             try:
                 _judge_state(self.run, event)
@@ -227,6 +254,8 @@ class Judge:
         )
         if run.held:
             self._judge_while_held(run, transition, event)
+        if transition.unwinding is not None:
+            _judge_while_unwinding(transition, event)
         match event:
             case WorkClaimed():
                 self._judge_claim(run, transition, event)
@@ -246,22 +275,37 @@ class Judge:
                 _require(
                     transition.claim(event.token), "claim_live", f"the work of token {event.token} was held by nobody"
                 )
+            case OutcomeUnknown():
+                self._judge_unknown(run, transition, event)
+            case Recovered():
+                self._judge_recovery(transition, event)
+            case RepairBegun():
+                self._judge_repair(run, transition, event)
             case NodeEntered():
                 self._judge_commit(run, transition, event)
             case TransitionSettled():
+                left = run.ending is not None and run.ending.terminated
+                if event.reason != "restarted" and not left:
+                    self._require_repaired(transition, event)
                 _judge_settlement(run, transition, event)
 
     def _judge_while_held(self, run: Run, transition: Transition, event: Event) -> None:
         """Require that nothing is begun, asked or moved on a run that is paused or was cancelled."""
         match event:
+            case WorkClaimed() if run.ending is not None and transition.unwinding is not None:
+                # What is taken is judged where it is unwound: repairs, and nothing else.
+                pass
             case WorkClaimed() | DecisionRequested() | NodeEntered():
                 raise _Broken("held_stands_still", "a run that is paused or was cancelled stands still")
+            case OutcomeUnknown():
+                _require(run.ending is None, "held_stands_still", "a run that ends asks nobody")
             case CheckRetrying():
-                _require(run.ending is None, "held_stands_still", "what has ended is not tried again")
+                repairs = _planned(transition, event.check).purpose == "repair"
+                _require(run.ending is None or repairs, "held_stands_still", "what has ended is not tried again")
             case CheckSettled():
                 claim = transition.claim_on(event.check)
                 lost = event.result.outcome.reason in ("hook_outcome_unknown", "worker_lost")
-                recorded = claim or lost or event.check in transition.awaiting
+                recorded = claim or lost or event.check in transition.awaiting or event.check in transition.unknown
                 _require(recorded, "held_stands_still", "a held run records only what was begun or asked")
                 if claim is not None and len(claim.checks) > 1:
                     self._to_be_returned = claim.token
@@ -305,6 +349,7 @@ class Judge:
         _require(not request or request not in run.requests, "request_once", "a request opens one transition")
         self._begun.clear()
         self._starts.clear()
+        self._marked.clear()
         if event.kind != "goto":
             _require(event.target == run.node, "moves_by_commit", f"a {event.kind} stays where it is")
             return
@@ -325,7 +370,7 @@ class Judge:
         taken = {check for claim in transition.claims for check in claim.checks}
         _require(not taken & set(event.checks), "claims_overlap", "a check is held by one worker at a time")
         planned = [_planned(transition, check) for check in event.checks]
-        self._require_turn(transition, planned[0])
+        _require_turn(transition, planned[0])
         for one in planned:
             _require(one.id not in transition.results, "settles_once", f"{one.id} is claimed, and has settled")
             _require(not _decided_by_protocol(one), "claim_of_work", f"{one.id} is nothing that a worker does")
@@ -346,7 +391,7 @@ class Judge:
     def _judge_result(self, transition: Transition, event: CheckSettled) -> None:
         planned = _planned(transition, event.check)
         _require(planned.id not in transition.results, "settles_once", f"{planned.id} settles once, and had settled")
-        self._require_turn(transition, planned)
+        _require_turn(transition, planned)
         if is_question(planned):
             _judge_answer(transition, planned, event)
         match planned.check.do:
@@ -363,11 +408,85 @@ class Judge:
                 self._begin(_planned(transition, claim.checks[1]))
         else:
             lost = event.result.outcome.reason in ("hook_outcome_unknown", "worker_lost")
+            marked = planned.id in self._marked and event.result.tier == "decision"
             _require(
-                _decided_by_protocol(planned) or lost,
+                _decided_by_protocol(planned) or lost or marked,
                 "result_of_claim",
                 f"{planned.id} settles, and nobody held it",
             )
+        unknown = event.result.outcome.reason == "hook_outcome_unknown"
+        _require(not unknown or not may_repeat(planned), "unknown", f"{planned.id} could have been executed again")
+        decided = planned.id not in transition.unknown or planned.id in self._marked or unknown
+        _require(decided, "unknown", f"nobody knows what {planned.id} did, and nobody has said how to go on")
+
+    def _judge_unknown(self, run: Run, transition: Transition, event: OutcomeUnknown) -> None:
+        planned = _planned(transition, event.check)
+        _require(not may_repeat(planned), "unknown", f"{planned.id} can be executed again")
+        _require(planned.check.stops, "unknown", f"{planned.id} stops nothing, whatever it did")
+        _require(not planned.check.repair, "unknown", f"{planned.id} is repaired, and nobody is asked")
+        _require(self._begun[planned.id] > 0, "unknown", f"{planned.id} was not begun")
+        _require(planned.id not in transition.results, "settles_once", f"{planned.id} was settled")
+        _require(planned.id not in transition.unknown, "unknown", f"what {planned.id} did was unknown before")
+        claim = transition.claim_on(planned.id)
+        _require(claim is None or claim.checks[0] == planned.id, "unknown", f"{planned.id} was not begun")
+
+    def _judge_recovery(self, transition: Transition, event: Recovered) -> None:
+        _require(event.checks, "recovery", "a recovery is of something")
+        for check in event.checks:
+            _require(check in transition.unknown, "recovery", f"what {check} did is known, or was never in question")
+        if event.way in ("passed", "failed"):
+            _require(len(event.checks) == 1, "recovery", "an operator says of one check what came of it")
+        if event.way == "resume":
+            for check in event.checks:
+                self._begun[check] = self._starts[check] = 0
+        else:
+            self._marked |= set(event.checks)
+
+    def _judge_repair(self, run: Run, transition: Transition, event: RepairBegun) -> None:
+        law = "repair"
+        _require(not transition.entered, law, "what has committed is not taken back")
+        _require(transition.kind in ("goto", "save"), law, f"a {transition.kind} has no hooks that are repaired")
+        _require(event.outcome != "committed", law, "what commits is not repaired")
+        _require(not transition.unknown, law, "what is unknown is decided before the repairs")
+        heard = not transition.awaiting or event.outcome == "cancelled"
+        _require(heard, law, "who was asked is not passed over")
+        expected = [(hook.id, check) for hook in reversed(self._repairable(transition)) for check in hook.check.repair]
+        planned = [(one.repairs, one.check) for one in event.plan]
+        _require(planned == expected, law, "what was begun is repaired, the last hook first, and nothing else")
+        _require({one.purpose for one in event.plan} == {"repair"}, law, "a repair is one")
+        known = {one.id for one in (*transition.plan, *event.plan)}
+        _require(len(known) == len(transition.plan) + len(event.plan), "plan", "ids of a plan are unique")
+
+    def _repairable(self, transition: Transition) -> list[PlannedCheck]:
+        """Return the hooks with a repair that were begun, in the order of the plan."""
+        return [
+            planned
+            for planned in transition.plan
+            if planned.check.repair
+            and planned.purpose in REPAIRED
+            and (self._begun[planned.id] > 0 or planned.id in transition.results or planned.id in transition.tries)
+        ]
+
+    def _require_repaired(self, transition: Transition, event: TransitionSettled) -> None:
+        """Require that what does not commit has taken back its hooks, and settles as it began to."""
+        law, unwinding = "repair", transition.unwinding
+        if unwinding is None:
+            committed = event.outcome == "committed" or transition.entered
+            _require(committed or not self._repairable(transition), law, "the hooks that were begun are not repaired")
+            return
+        failed = {one.repairs for one in transition.repairs if _fails(transition, one)}
+        for one in transition.repairs:
+            done = one.id in transition.results or one.repairs in failed
+            _require(done, law, f"{one.id}, the repair of {one.repairs}, is not done")
+        if failed:
+            _require((event.outcome, event.reason) == ("error", "repair_failed"), law, "a repair has failed")
+        else:
+            as_begun = (event.outcome, event.stage, event.reason) == (
+                unwinding.outcome,
+                unwinding.stage,
+                unwinding.reason,
+            )
+            _require(as_begun, law, "it settles otherwise than it began to")
 
     def _judge_retry(self, transition: Transition, event: CheckRetrying) -> None:
         planned = _planned(transition, event.check)
@@ -392,7 +511,7 @@ class Judge:
         _require(planned.id not in transition.confirmations.declined, "asks_rightly", "the caller has declined it")
         answered = planned.check.by != "operator" and transition.confirmations.cover(planned.id)
         _require(not answered, "asks_rightly", "the caller has confirmed it")
-        self._require_turn(transition, planned)
+        _require_turn(transition, planned)
         _require(not has_failed(transition), "asks_rightly", "nobody is asked in vain")
         waits_ms = round(planned.check.timeout * 1000) if planned.check.timeout else 0
         expected = event.at + waits_ms if waits_ms else 0
@@ -431,7 +550,7 @@ class Judge:
     def _runbook(self, digest: str) -> Runbook:
         found = self._runbooks.get(digest)
         if found is None:
-            raise _Broken("runbook_known", f"the runbook {digest} that the run follows is missing")
+            raise _Broken("runbook_known", f"the runbook {digest} that the run follows is missing, or cannot be read")
         return found
 
     def _edge(self, run: Run, source: str, target: str) -> Edge:
@@ -440,19 +559,55 @@ class Judge:
             raise _Broken("edge_known", f"the runbook has no edge from {source!r} to {target!r}")
         return edge
 
-    def _require_turn(self, transition: Transition, planned: PlannedCheck) -> None:
-        """Require that it is the turn of a check: what stands before it has settled and has not stopped anything."""
-        turn = _turn(transition, planned)
-        for earlier in transition.plan:
-            if _turn(transition, earlier) >= turn:
-                continue
-            result = transition.results.get(earlier.id)
-            if result is None:
-                raise _Broken("order", f"{earlier.id} stands before {planned.id} and has not settled")
-            if not result.passed and earlier.check.stops:
-                _require(earlier.purpose in GATES, "order", f"{planned.id} comes after {earlier.id}, which has failed")
-                same_stage = _stage_of(transition, earlier) == _stage_of(transition, planned)
-                _require(same_stage, "order", f"{planned.id} comes after the gate of {earlier.id}, which has failed")
+
+def _require_turn(transition: Transition, planned: PlannedCheck) -> None:
+    """Require that it is the turn of a check: what stands before it has settled and has not stopped anything."""
+    if planned.purpose == "repair":
+        _require_repair_turn(transition, planned)
+        return
+    turn = _turn(transition, planned)
+    for earlier in transition.plan:
+        if _turn(transition, earlier) >= turn:
+            continue
+        result = transition.results.get(earlier.id)
+        if result is None:
+            raise _Broken("order", f"{earlier.id} stands before {planned.id} and has not settled")
+        if not result.passed and earlier.check.stops:
+            _require(earlier.purpose in GATES, "order", f"{planned.id} comes after {earlier.id}, which has failed")
+            same_stage = _stage_of(transition, earlier) == _stage_of(transition, planned)
+            _require(same_stage, "order", f"{planned.id} comes after the gate of {earlier.id}, which has failed")
+
+
+def _fails(transition: Transition, planned: PlannedCheck) -> bool:
+    result = transition.results.get(planned.id)
+    return result is not None and not result.passed and planned.check.stops
+
+
+def _require_repair_turn(transition: Transition, planned: PlannedCheck) -> None:
+    """Require that it is the turn of a repair: those before it are through, and its own hook's have not failed."""
+    earlier = transition.repairs[: transition.repairs.index(planned)]
+    failed = {one.repairs for one in earlier if _fails(transition, one)}
+    _require(planned.repairs not in failed, "repair", f"an earlier repair of {planned.repairs} has failed")
+    for one in earlier:
+        done = one.id in transition.results or one.repairs in failed
+        _require(done, "repair", f"{one.id} comes before {planned.id} and has not settled")
+
+
+def _judge_while_unwinding(transition: Transition, event: Event) -> None:
+    """Require that nothing but repairs is begun once the hooks of a transition are being repaired."""
+    match event:
+        case NodeEntered() | DecisionRequested() | OutcomeUnknown() | Recovered() | RepairBegun():
+            raise _Broken("repair", "a transition that is being repaired only settles")
+        case WorkClaimed():
+            _require(not transition.claims, "repair", "repairs run one by one, after what was still being executed")
+            _require(len(event.checks) == 1, "repair", "repairs are claimed one by one")
+            planned = _planned(transition, event.checks[0])
+            _require(planned.purpose == "repair", "repair", f"{planned.id} is begun while hooks are being repaired")
+        case CheckRetrying():
+            planned = _planned(transition, event.check)
+            _require(planned.purpose == "repair", "repair", f"{planned.id} is tried again, and it is being taken back")
+        case _:
+            pass
 
 
 def _judge_answer(transition: Transition, planned: PlannedCheck, event: CheckSettled) -> None:
@@ -479,7 +634,7 @@ def _judge_answer(transition: Transition, planned: PlannedCheck, event: CheckSet
         _require(decided, "answers", f"{reason} is no answer of somebody who was asked")
         in_time = expires_at == 0 or event.at < expires_at
         _require(in_time, "answers", "who decides too late does not decide")
-        may = planned.check.by == "anyone" or result.role == "operator"
+        may = planned.check.by == "anyone" or result.role in OPERATORS
         _require(may, "answers", "an operator was asked for")
         own = reason != "confirmed" or result.by == transition.by.id
         _require(own, "answers", "only the caller can confirm for itself")
@@ -489,8 +644,13 @@ def _judge_state(run: Run, event: Event) -> None:
     """Require what holds of a run after an event."""
     transition = run.transition
     asks = bool(run.in_flight and run.in_flight.awaiting)
+    unknown = bool(run.in_flight and run.in_flight.unknown)
     _require((run.status == "paused") == (run.paused is not None), "status", "a run is paused or not")
-    _require((run.status == "waiting") == (asks and not run.paused), "status", "a run waits for people or not")
+    waits = asks and not unknown and not run.paused
+    _require((run.status == "waiting") == waits, "status", "a run waits for people or not")
+    stands = unknown and not run.paused
+    _require((run.status == "outcome_unknown") == stands, "status", "an outcome is unknown or not")
+    _require(not unknown or _claimless(run), "status", "what is of unknown outcome is held by nobody")
     at_its_end = run.ending is not None and run.in_flight is None
     _require((run.status == "cancelled") == at_its_end, "status", "a run is cancelled or not")
     _require(run.paused is None or run.ending is None, "status", "a cancelled run is not paused")
@@ -502,11 +662,16 @@ def _judge_state(run: Run, event: Event) -> None:
         case NodeEntered():
             _require(not run.attempts, "attempts", "attempts are counted per entry")
         case TransitionSettled():
-            at_rest = transition is not None and not transition.claims and not transition.awaiting
+            at_rest = transition is not None and not (transition.claims or transition.awaiting or transition.unknown)
             _require(at_rest, "settled_is_settled", "a settled transition holds no work and asks nobody")
             _require(run.in_flight is None, "settled_is_settled", "a settled transition is not open")
         case _:
             pass
+
+
+def _claimless(run: Run) -> bool:
+    transition = run.in_flight
+    return transition is None or not any(transition.claim_on(check) for check in transition.unknown)
 
 
 def _judge_steering(run: Run, event: RunPaused | RunUnpaused | RunCancelled) -> None:
@@ -536,7 +701,7 @@ def _judge_settlement(run: Run, transition: Transition, event: TransitionSettled
         for planned in transition.plan
         if planned.check.stops and planned.id in transition.results and not transition.results[planned.id].passed
     ]
-    settled = len(transition.results) == len(transition.plan)
+    settled = all(planned.id in transition.results for planned in transition.plan)
     match event.outcome:
         case "committed":
             _require(transition.entered or transition.kind != "goto", law, "it is committed, and the run has not moved")
@@ -553,10 +718,15 @@ def _judge_settlement(run: Run, transition: Transition, event: TransitionSettled
             _require(not transition.entered, law, "it is blocked, and the run has moved")
             _require(stopping or event.stage == "max_attempts", law, "it is blocked, and nothing has failed")
         case "error":
-            _require(stopping, law, "it is an error, and nothing has failed")
+            failed = stopping or event.reason == "repair_failed"
+            _require(failed, law, "it is an error, and nothing has failed")
             _require(event.reason is not None, law, "an error has a reason")
         case "cancelled":
             _require(not transition.entered, law, "it is cancelled, and the run has moved")
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__} {error}".strip()
 
 
 def _planned(transition: Transition, check: str) -> PlannedCheck:
@@ -564,6 +734,17 @@ def _planned(transition: Transition, check: str) -> PlannedCheck:
     if planned is None:
         raise _Broken("plan", f"the plan of {transition.id} has no check {check}")
     return planned
+
+
+def _is_owed(transition: Transition, planned: PlannedCheck) -> bool:
+    taken = planned.id in transition.results or planned.id in transition.awaiting or transition.claim_on(planned.id)
+    if taken or _decided_by_protocol(planned):
+        return False
+    try:
+        _require_turn(transition, planned)
+    except _Broken:
+        return False
+    return True
 
 
 def _decided_by_protocol(planned: PlannedCheck) -> bool:

@@ -68,6 +68,15 @@ class Settings(Struct, frozen=True):
     sandbox_binds: tuple[str, ...] = ()
     """Absolute paths that are there in a sandbox, to be read, besides those that every sandbox has."""
 
+    retain_days: float | None = None
+    """``STATEM_RETAIN_DAYS``: days after which a run that has ended leaves the store; None means never."""
+
+    retain_runs: int | None = None
+    """``STATEM_RETAIN_RUNS``: how many runs stay that ended last, whatever their age; None sets no such number."""
+
+    archive_dir: Path | None = None
+    """``STATEM_ARCHIVE_DIR``: where runs go that leave the store. None: retention removes them for good."""
+
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], *, state_dir: str | None = None) -> Settings:
         """Read the settings from environment variables.
@@ -77,7 +86,7 @@ class Settings(Struct, frozen=True):
             state_dir: overrides ``STATEM_STATE_DIR``; the default is ``.statem``.
 
         Raises:
-            Usage: a variable holds something else than a positive number of seconds, no URL of a Redis, no limits,
+            Usage: a variable holds something else than a positive number, no URL of a Redis, no limits,
                 or no sandbox that there is.
         """
         return cls(
@@ -94,6 +103,9 @@ class Settings(Struct, frozen=True):
             limits=_limits(environ.get("STATEM_LIMITS")),
             sandbox=_sandbox(environ.get("STATEM_SANDBOX")),
             sandbox_binds=_paths(environ.get("STATEM_SANDBOX_BINDS")),
+            retain_days=_days(environ.get("STATEM_RETAIN_DAYS")),
+            retain_runs=_count(environ.get("STATEM_RETAIN_RUNS")),
+            archive_dir=_folder(environ.get("STATEM_ARCHIVE_DIR")),
         )
 
     @property
@@ -125,6 +137,32 @@ def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
     if not 0 < value < float("inf"):
         raise Usage(f"{name} must be a positive number of seconds, not {text!r}.")
     return value
+
+
+def _days(text: str | None) -> float | None:
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise Usage(
+            f"STATEM_RETAIN_DAYS must be a number of days, not {text!r}.", hint="Unset it to keep runs for ever."
+        )
+    return value
+
+
+def _count(text: str | None) -> int | None:
+    if not text:
+        return None
+    if not text.isdecimal():
+        raise Usage(f"STATEM_RETAIN_RUNS must be a whole number, not {text!r}.", hint="Unset it to keep all runs.")
+    return int(text)
+
+
+def _folder(text: str | None) -> Path | None:
+    return Path(text).expanduser().absolute() if text else None
 
 
 def _paths(text: str | None) -> tuple[str, ...]:

@@ -34,6 +34,8 @@ from statem_dist.protocol.events import (
     DecisionRequested,
     Event,
     NodeEntered,
+    OutcomeUnknown,
+    RepairBegun,
     RunRebound,
     RunRestarted,
     TransitionOpened,
@@ -42,8 +44,9 @@ from statem_dist.protocol.events import (
     WorkLost,
 )
 from statem_dist.protocol.evolve import evolve
-from statem_dist.protocol.model import Run
-from statem_dist.protocol.progress import waits_for_people
+from statem_dist.protocol.model import PlannedCheck, Run
+from statem_dist.protocol.progress import is_of_unknown_outcome, waits_for_people
+from statem_dist.waiting import unknown_reason
 
 PROTOCOL_VERSION = "1.0"
 
@@ -94,6 +97,10 @@ class Teller:
                 return self._mark(event.transition, event.check, "retrying", event.outcome.reason)
             case DecisionRequested():
                 return self._mark(event.transition, event.check, "waiting")
+            case OutcomeUnknown():
+                return self._mark(event.transition, event.check, "outcome_unknown", event.cause)
+            case RepairBegun():
+                return [*self._repairs(event), self._seq(number)]
             case WorkLost():
                 return [{"type": "CUSTOM", "name": "statem.worker_lost", "value": {"transition": event.transition}}]
             case NodeEntered():
@@ -131,6 +138,10 @@ class Teller:
         decisions = decisions_of(run)
         outcome: dict[str, Any] = {"type": "success"}
         before: list[Frame] = []
+        if is_of_unknown_outcome(run):
+            # No answer of a user goes on with it: an operator recovers the run.
+            broken = {"type": "RUN_ERROR", "message": unknown_reason(run), "code": "statem.outcome_unknown"}
+            return [{"type": "STEP_FINISHED", "stepName": self._node}, broken]
         if run.status == "cancelled":
             outcome = {"type": "cancelled"}
         elif decisions:
@@ -167,10 +178,7 @@ class Teller:
                 "kind": event.kind,
                 "from": event.source,
                 "to": event.target,
-                "checks": [
-                    {"id": each.id, "kind": each.check.type, "name": each.check.name or "", "status": "pending"}
-                    for each in event.plan
-                ],
+                "checks": [_pending(each) for each in event.plan],
             },
             "replace": True,
         }
@@ -181,6 +189,18 @@ class Teller:
             {"type": "TOOL_CALL_ARGS", "toolCallId": call, "delta": msgspec.json.encode(arguments).decode()},
             {"type": "TOOL_CALL_END", "toolCallId": call},
             activity,
+        ]
+
+    def _repairs(self, event: RepairBegun) -> list[Frame]:
+        """Return the repairs as further checks of the same activity."""
+        self._checks += [planned.id for planned in event.plan]
+        return [
+            {
+                "type": "ACTIVITY_DELTA",
+                "messageId": self._id(event.transition),
+                "activityType": ACTIVITY,
+                "patch": [{"op": "add", "path": "/checks/-", "value": _pending(each)} for each in event.plan],
+            }
         ]
 
     def _mark(self, transition: str, check: str, status: str, reason: str = "") -> list[Frame]:
@@ -252,6 +272,12 @@ def teller_of(run: Run, engine: Engine) -> Teller:
         return {node.name: [edge.target for edge in found.exits(node.name)] for node in found.nodes}
 
     return Teller(run.id, exits_of)
+
+
+def _pending(planned: PlannedCheck) -> dict[str, Any]:
+    """Return a check that has not begun, as the activity shows it."""
+    shown = {"id": planned.id, "kind": planned.check.type, "name": planned.check.name or "", "status": "pending"}
+    return shown | ({"repairs": planned.repairs} if planned.repairs else {})
 
 
 def _named(name: str, digest: str) -> str:

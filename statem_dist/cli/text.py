@@ -127,7 +127,7 @@ def results(transition: Transition) -> str:
     """Return every settled check of a transition, a failed one with its output."""
     lines = [
         check_line(planned, transition.results[planned.id])
-        for planned in transition.plan
+        for planned in (*transition.plan, *transition.repairs)
         if planned.id in transition.results
     ]
     return "\n".join(lines)
@@ -140,7 +140,8 @@ def check_line(planned: PlannedCheck, result: CheckResult) -> str:
     if isinstance(planned.check.do, Unmet):
         # What is missing is all there is to tell: it is both what was asked for and what came of it.
         return f"  {mark} {planned.purpose}: {outcome.output}"
-    head = f"  {mark} {planned.purpose}: {check_title(planned.check)}"
+    where = f"repair of {planned.repairs}" if planned.repairs else planned.purpose
+    head = f"  {mark} {where}: {check_title(planned.check)}"
     if outcome.passed and isinstance(planned.check.do, LlmReview) and outcome.reason == "confirmed":
         return f"{head}  [no reviewer is configured; confirmed by {result.by}]"
     if outcome.passed:
@@ -177,6 +178,8 @@ def _properties(check: Check) -> Iterator[str]:
         yield f"timeout: {check.timeout:g} s"
     if check.reason:
         yield f"reason: {check.reason}"
+    if check.repair:
+        yield f"repair: {'; '.join(check_text(each) for each in check.repair)}"
 
 
 def _may_fail(check: Check) -> bool:
@@ -275,9 +278,19 @@ def history_line(entry: dict[str, Any]) -> str:
         what += f" by {with_token(entry['by'], entry.get('token', ''))}"
     if entry.get("reason") and entry["event"] != "in_hook":
         what += f": {entry['reason']}"
+    for each in entry.get("recovered", ()):
+        what += f" [{_recovered(each)}]"
     if failed := _failed(entry):
         what += f" (failed: {', '.join(failed)})"
     return f"{entry['ts']}  {what}"
+
+
+def _recovered(recovery: dict[str, Any]) -> str:
+    """Return what an operator did about an unknown outcome, in a few words."""
+    way = {"resume": "executed again", "abort": "given up"}.get(recovery["way"], f"marked {recovery['way']}")
+    by = with_token(recovery["by"], recovery.get("token", ""))
+    because = f": {recovery['reason']}" if recovery["reason"] else ""
+    return f"{', '.join(recovery['checks'])} {way} by {by}{because}"
 
 
 def _failed(entry: dict[str, Any]) -> list[str]:

@@ -71,6 +71,18 @@ class Identity(Struct, frozen=True):
     since: int
 
 
+class Leftovers(Struct, frozen=True):
+    """What is kept of a run beside its document and its events, as far as its history tells.
+
+    ``entries`` are the ids of its entries, for which dynamic checks may be registered; ``logs`` are transition and
+    check of each output that may be kept; ``requests`` have ids of their own, and may have a receipt.
+    """
+
+    entries: tuple[str, ...] = ()
+    logs: tuple[tuple[str, str], ...] = ()
+    requests: tuple[str, ...] = ()
+
+
 class FeedEntry(Struct, frozen=True):
     """One commit, as the feed of all runs tells it: the run, and the numbers of the first and last of its events.
 
@@ -140,6 +152,17 @@ class Store(EventLog, Protocol):
 
     def forget(self, run_id: str) -> None:
         """Remove a reminder if there is no such run any more."""
+
+    def remove(self, run: Run, leftovers: Leftovers) -> bool:
+        """Remove a run that has ended, with everything that is kept of it, all at once.
+
+        Args:
+            run: the run as it was read; it must have ended.
+            leftovers: what is kept of it under keys of its own.
+
+        Returns:
+            False when it is not at that version any more, or not there: then nothing was removed.
+        """
 
     def save_runbook(self, stored: StoredRunbook) -> None:
         """Register a runbook under its hash; the same hash again changes nothing."""

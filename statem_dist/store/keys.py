@@ -26,11 +26,13 @@ key                                type         holds
 ``statem:named``                   hash         name of a registered runbook to the hash of its current version
 ``statem:request:REQUEST``         string       the fingerprint of a request that creates a run; for a day
 ``statem:answer:REQUEST``          string       what a request about a sweep was answered; for a day
+``statem:retention``               string       is there while a worker has just looked for runs whose time is over
 ``statem:store``                   string       which store this is: a random id, and since when (server ms)
 ``statem:losses``                  hash         what the store was found to have lost to how often that was
 ``statem:active``                  hash         scope (state directory, or that and a runbook) to run id
 ``statem:workers``                 sorted set   worker id, scored by when it is presumed gone (server ms)
 ``statem:worker:ID``               string       what a worker says of itself
+``statem:leader:DUTY``             string       the process that does a duty for all; for seconds
 ``statem:tokens``                  sorted set   token id, scored by creation (ms)
 ``statem:tokens-in-use``           string       is there once a token was made
 ``statem:token:ID``                string       a token of the service (JSON) and the SHA-256 of its secret
@@ -44,7 +46,7 @@ key                                type         holds
 ``statem:sweep-of:FINGERPRINT``    string       id of the latest sweep that was submitted with that content
 =================================  ===========  ==============================================================
 
-No key of a run ever expires while the run lives.
+No document or event of a run ever expires; a run that has ended is removed by `archive`, `prune` and retention alone.
 
 ===================  ===========  ============================================================================
 part of a sweep      type         holds
@@ -80,6 +82,7 @@ SHARDS = 16
 STORE = "statem:store"
 LOSSES = "statem:losses"
 ACTIVE = "statem:active"
+RETENTION = "statem:retention"
 REGISTERED = "statem:registered"
 NAMED = "statem:named"
 WORKERS = "statem:workers"
@@ -174,6 +177,11 @@ def runbook(digest: str) -> str:
 def worker(worker_id: str) -> str:
     """Return the key of a worker's self-description."""
     return f"statem:worker:{worker_id}"
+
+
+def leader(duty: str) -> str:
+    """Return the key of who does a duty for all."""
+    return f"statem:leader:{duty}"
 
 
 def token(token_id: str) -> str:

@@ -10,15 +10,16 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from hashlib import sha1
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from statem_dist.errors import StoredDataUnreadable
+from statem_dist.errors import StoredDataUnreadable, Unavailable
 from statem_dist.protocol.events import Event
 from statem_dist.protocol.model import Run
 from statem_dist.store import keys
-from statem_dist.store.base import Change, FeedEntry, Identity, Mark, Overdue, Push, Snapshot
+from statem_dist.store.base import Change, FeedEntry, Identity, Leftovers, Mark, Overdue, Push, Snapshot
 from statem_dist.store.client import Argument, Client, Refused, Unreachable
 from statem_dist.store.codec import (
     Receipt,
@@ -78,6 +79,8 @@ LOAD = Script("load")
 RENEW = Script("renew")
 REMIND = Script("remind")
 FORGET = Script("forget")
+REMOVE = Script("remove")
+RELEASE = Script("release")
 
 
 class RedisStore:
@@ -309,6 +312,12 @@ class RedisStore:
         arguments += [push.message for push in pushes]
         return bool(self.run_script(REMIND, key_list, arguments))
 
+    def reminder(self, run_id: str) -> Overdue:
+        """Return the reminder of a run, whether it is due or not; one that is missing is made."""
+        due = keys.due(keys.shard_of(run_id))
+        _, score = self.call_many([["ZADD", due, "NX", self.clock(), run_id], ["ZSCORE", due, run_id]])
+        return Overdue(run_id=run_id, score=f"{float(score):.0f}")
+
     def postpone(self, run_id: str, again_ms: int) -> None:
         """Move a reminder, whatever its run is by now. See ``Store.postpone``."""
         self.call("ZADD", keys.due(keys.shard_of(run_id)), "XX", self.clock() + again_ms, run_id)
@@ -316,6 +325,43 @@ class RedisStore:
     def forget(self, run_id: str) -> None:
         """Remove a reminder if there is no such run any more."""
         self.run_script(FORGET, [keys.run(run_id), keys.due(keys.shard_of(run_id))], [run_id])
+
+    # --- removing ------------------------------------------------------------------------------------------
+
+    def remove(self, run: Run, leftovers: Leftovers) -> bool:
+        """Remove a run that has ended, with everything that is kept of it. See ``Store.remove``."""
+        assert run.ended, "only what has ended is removed"
+        shard = keys.shard_of(run.id)
+        labels = [keys.label(shard, key, value) for key, value in run.labels.items()]
+        key_list = [
+            keys.run(run.id),
+            keys.events(run.id),
+            keys.status(shard, run.status),
+            keys.due(shard),
+            keys.runs(shard),
+            *labels,
+            *(keys.dynamic(run.id, entry) for entry in leftovers.entries),
+            *(keys.log(run.id, transition, check) for transition, check in leftovers.logs),
+            *(keys.receipt(run.id, request) for request in leftovers.requests),
+        ]
+        return bool(self.run_script(REMOVE, key_list, [run.id, run.version, len(labels)]))
+
+    def release_pointers(self) -> None:
+        """Let go of scopes that point to a run which is not there any more.
+
+        On a Redis Cluster they stay: their key lies elsewhere, and a command that follows one finds no run.
+        """
+        cursor = "0"
+        while True:
+            found, flat = self.call("HSCAN", keys.ACTIVE, cursor, "COUNT", 500)
+            for scope, run_id in zip(flat[::2], flat[1::2], strict=True):
+                run_key = keys.run(bytes(run_id).decode())
+                if not self.call("EXISTS", run_key):
+                    with suppress(Unavailable):
+                        self.run_script(RELEASE, [keys.ACTIVE, run_key], [scope, run_id])
+            cursor = bytes(found).decode()
+            if cursor == "0":
+                return
 
     # --- runbooks, pointers, logs ---------------------------------------------------------------------------
 

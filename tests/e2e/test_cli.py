@@ -326,6 +326,31 @@ def test_a_run_that_follows_an_edited_runbook_is_told_so(site: Site) -> None:
     assert re.search(r"'a', which is gone; it is on 'other' now", moved.stderr)
 
 
+def test_an_edited_runbook_changes_nothing_until_the_run_is_bound_to_it(site: Site) -> None:
+    """``goto`` goes by the runbook that the run has begun with, whatever stands in the file by now; during a transition
+    binding is refused; afterwards ``start`` binds, and the history tells so."""
+    check = "echo old >> ran; until [ -e go ]; do sleep 0.05; done"
+    old = f"nodes: {{a: {{before_transfer: [{{run: '{check}'}}], next: b}}, b: The end.}}"
+    new = old.replace("echo old", "echo new")
+    before = site.start(old)
+    site.write("r.yaml", new)
+    waiting = site.begin("goto", "b", "--run-id", "r", "--json")
+    eventually(lambda: site.lines("ran"), "the check is begun")
+    refused = site.json("start", "r.yaml", "--run-id", "r", expect=5)
+    assert refused["code"] == "transition_in_flight"
+    site.json("cancel", "--run-id", "r")
+    waiting.wait()
+    site.write("go")
+    assert site.json("cur", "--run-id", "r")["spec_hash"] == before["spec_hash"]
+    assert site.lines("ran") == ["old"]
+    bound = site.json("start", "r.yaml", "--run-id", "r")
+    assert bound["spec_hash"] != before["spec_hash"]
+    site.json("goto", "b", "--run-id", "r")
+    assert site.lines("ran") == ["old", "new"]
+    told = [entry["event"] for entry in site.json("history", "--run-id", "r")["history"]]
+    assert told == ["start", "in_hook", "goto_cancelled", "rebind", "resume", "in_hook", "goto"]
+
+
 def test_warnings_of_an_invalid_runbook_are_shown(site: Site) -> None:
     """The misspelt keyword beside an error is often its cause; in JSON both stand in the details."""
     path = str(site.write("bad.yaml", "nodes: {a: {promt: x, next: nowhere}}"))

@@ -160,7 +160,7 @@ def test_a_cancellation_ends_the_pause_before_another_try(site: Site) -> None:
 
 @pytest.mark.parametrize("with_worker", [False, True], ids=["inline", "worker"])
 def test_a_hook_whose_executor_was_killed_is_not_run_again(site: Site, with_worker: bool) -> None:
-    """Nobody knows what the hook did, so the transition ends as an error that says so, and the run stays."""
+    """Nobody knows what the hook did, so the run stays, says so, and ends as an error when an operator gives it up."""
     site.start(HOOK_HANGS)
     executor = site.worker("-c", "1") if with_worker else None
     caller = site.begin("goto", "b", "--run-id", "r", "--json")
@@ -173,7 +173,9 @@ def test_a_hook_whose_executor_was_killed_is_not_run_again(site: Site, with_work
         site.worker("-c", "1")
         said = caller.wait()
         assert said.exit_code == 1
-        assert "hook_outcome_unknown" in said.data["error"]
+        assert "nobody knows what out_hook.0 did" in said.data["error"]
+    assert site.json("cur", "--run-id", "r")["status"] == "outcome_unknown"
+    site.json("recover", "r", "--abort")
     (entry,) = site.history()
     assert (entry["event"], entry["stage"]) == ("goto_error", "out_hook")
     assert [result["reason"] for result in entry["results"]] == ["hook_outcome_unknown"]

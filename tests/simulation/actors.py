@@ -24,8 +24,9 @@ from statem_dist.errors import (
 )
 from statem_dist.follow import Settled
 from statem_dist.identity import this_process
-from statem_dist.protocol.model import Run
-from statem_dist.reaper import Reaper
+from statem_dist.leadership import Leadership
+from statem_dist.protocol.model import Run, Transition, WayOut
+from statem_dist.reaper import DUTY, Reaper
 from statem_dist.roster import ANNOUNCE_SECONDS, Roster, WorkerCard
 from statem_workers.runtime import Runtime, WorkerOptions
 from tests.simulation.effects import Execution
@@ -161,6 +162,8 @@ class Director:
                 continue
             if run.paused is not None:
                 self._command(partial(Engine.unpause, run_id=run_id, by=OPERATOR))
+            elif run.in_flight is not None and run.in_flight.unknown:
+                self._command(self._way_out(run_id, run.in_flight))
             elif run.in_flight is not None and world.scenario.inline:
                 self._command(partial(Engine.settled_run, run_id=run_id))
 
@@ -195,7 +198,7 @@ class Director:
             kernel.end(process)
             return
         station.runtime = runtime
-        Reaper(runtime.coordinator).start()
+        Reaper(runtime.coordinator, Leadership(runtime.store, DUTY, this_process("worker"))).start()
         for slot in range(options.concurrency):
             kernel.spawn(process, f"slot{slot}", lambda: self._serve(station, runtime, process))
         while not runtime.executor.stopping:
@@ -391,12 +394,32 @@ class Director:
             call = self._command(decide)
             self._finished(call, 30.0)
 
+    def _way_out(self, run_id: str, transition: Transition) -> Callable[[Engine], Settled]:
+        """Return what an operator says about a hook of which nobody knows what it did."""
+        rng = self._world.kernel.rng
+        ways: tuple[WayOut, ...] = ("resume", "abort", "passed", "failed")
+        return partial(
+            Engine.recover,
+            run_id=run_id,
+            way=rng.choice(ways),
+            reason="looked at",
+            by=OPERATOR,
+            check=next(iter(transition.unknown)),
+            transition=transition.id,
+            deadline=Deadline(DECIDER_SECONDS),
+        )
+
     def _steer_again_and_again(self) -> None:
         world, kernel = self._world, self._world.kernel
         rng = kernel.rng
         while not world.faults.calm:
             kernel.sleep(rng.uniform(2, 25))
             run_id = rng.choice(list(self._runs))
+            case_of_run = world.laws.cases.get(run_id)
+            run = case_of_run.judge.run if case_of_run else None
+            if run is not None and run.in_flight is not None and run.in_flight.unknown and rng.randint(0, 2):
+                self._finished(self._command(self._way_out(run_id, run.in_flight)), 30.0)
+                continue
             match rng.randint(0, 12):
                 case 0 | 1 | 2 | 3:
                     call = self._command(partial(Engine.pause, run_id=run_id, reason="lunch", by=OPERATOR))

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING
 
 from statem_dist.follow import Settled
 from statem_dist.laws import Judge, may_repeat
-from statem_dist.protocol.events import CheckSettled, Event, TransitionOpened, TransitionSettled, WorkClaimed, WorkLost
+from statem_dist.protocol.events import (
+    CheckSettled,
+    Event,
+    Recovered,
+    RepairBegun,
+    TransitionOpened,
+    TransitionSettled,
+    WorkClaimed,
+    WorkLost,
+)
 from statem_dist.protocol.graph import Command, LlmReview
 from statem_dist.protocol.model import PlannedCheck
 from statem_dist.store import keys
@@ -116,6 +125,13 @@ class Laws:
             case WorkClaimed():
                 case.claims[event.token] = event
                 case.claimed_us[event.token] = self._world.kernel.now
+            case RepairBegun():
+                case.plans[event.transition].update({planned.id: planned for planned in event.plan})
+            case Recovered() if event.way == "resume" and not again:
+                # To execute it again is on the responsibility of whoever said so.
+                for check in event.checks:
+                    for execution in self._world.effects.of((run_id, event.transition, check)):
+                        execution.forgotten = True
             case CheckSettled() if not again:
                 assert before is not None
                 self._judge_result(run_id, case, event)

@@ -13,7 +13,7 @@ from typing import Literal
 from statem_dist.errors import StoredDataUnreadable
 from statem_dist.protocol.events import Event
 from statem_dist.protocol.model import Claim, Run
-from statem_dist.store.base import Change, Identity, Mark, Overdue, Push, Snapshot
+from statem_dist.store.base import Change, Identity, Leftovers, Mark, Overdue, Push, Snapshot
 from statem_dist.store.codec import Receipt, StoredRunbook
 
 OPERATIONS_KEPT = 16
@@ -139,6 +139,21 @@ class MemoryStore:
         """Remove a reminder if there is no such run any more."""
         if run_id not in self.runs:
             self.due.pop(run_id, None)
+
+    def remove(self, run: Run, leftovers: Leftovers) -> bool:
+        """Remove a run that has ended, if it is at that version."""
+        stored = self.runs.get(run.id)
+        if stored is None or stored.run.version != run.version or stored.leases:
+            return False
+        del self.runs[run.id]
+        self.due.pop(run.id, None)
+        for entry in leftovers.entries:
+            self.registered.pop((run.id, entry), None)
+        for transition, check in leftovers.logs:
+            self._logs.pop((run.id, transition, check), None)
+        for request in leftovers.requests:
+            self._receipts.pop((run.id, request), None)
+        return True
 
     def dynamic(self, run_id: str, entry_id: str) -> dict[str, bytes]:
         """Return the dynamic checks that were registered for an entry."""

@@ -29,6 +29,7 @@ from statem_dist.protocol.commands import (
     Goto,
     Pause,
     RecordOutcomes,
+    Recover,
     Restart,
     Save,
     Start,
@@ -507,8 +508,8 @@ def test_claims_that_were_lost_together_expire_together() -> None:
     assert site.store.runs["r"].leases == {}
 
 
-def test_a_loss_that_ends_the_transition_is_no_error_for_the_others() -> None:
-    """When the first lost claim settles everything, the second one has nothing left to lose."""
+def test_hooks_that_are_lost_together_are_unknown_together() -> None:
+    """One commit tells of both, and from then on nothing is due until somebody says how to go on."""
     check = replace(shell(), idempotent=False)
     site = Site(runbook=loop(Node("a", out_hook=((check, check),))))
     site.apply(site.goto())
@@ -516,8 +517,27 @@ def test_a_loss_that_ends_the_transition_is_no_error_for_the_others() -> None:
         assert site.run.transition is not None
         site.apply(ClaimWork(transition="t2", check=f"out_hook.{number}", worker=WORKER))
     site.reap()
-    assert site.reasons == dict.fromkeys(("out_hook.0", "out_hook.1"), "hook_outcome_unknown")
-    assert site.run.in_flight is None
+    assert site.run.transition is not None
+    assert list(site.run.transition.unknown) == ["out_hook.0", "out_hook.1"]
+    assert (site.run.status, site.messages(), site.due_in()) == ("outcome_unknown", [], None)
+
+
+def test_a_recovery_announces_what_follows() -> None:
+    """What is executed again, and the repairs of what is given up, are sent by the commit that decides it."""
+    repaired = replace(shell(), repair=(shell("undo"),))
+    site = Site(runbook=loop(Node("a", out_hook=one_by_one(repaired, shell()))))
+    site.apply(site.goto())
+    site.apply(ClaimWork(transition="t2", check="out_hook.0", worker=WORKER))
+    site.apply(RecordOutcomes("t2", 1, WORKER, (PASSED,), claim_more=False))
+    site.messages()
+    site.reap()
+    assert (site.run.status, site.due_in()) == ("outcome_unknown", None)
+    site.apply(Recover(way="resume", reason="", by=AGENT))
+    assert (site.messages(), site.due_in()) == (["t2/out_hook.1"], GRACE_MS)
+    site.apply(ClaimWork(transition="t2", check="out_hook.1", worker=WORKER))
+    site.reap()
+    site.apply(Recover(way="abort", reason="", by=AGENT))
+    assert (site.messages(), site.due_in()) == (["t2/repair.0"], GRACE_MS)
 
 
 def test_what_goes_by_a_foreign_broker_is_counted_and_repeated_more_rarely() -> None:

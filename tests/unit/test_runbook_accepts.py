@@ -128,6 +128,8 @@ def test_the_name_defaults_to_the_stem_of_the_source() -> None:
         ("{prompt: Ropes are tight.}", Manual("Ropes are tight.")),
         ("{type: manual, message: Ropes}", Manual("Ropes")),
         ("{run: make}", Command("make")),
+        ("{run: make, shell: sh}", Command("make")),
+        ("{run: make | tee log, shell: bash}", Command("make | tee log", shell="bash")),
         ("{cmd: 'true'}", Command("true")),
         ("{command: true}", Command("true")),
         ("{type: command, run: 010}", Command("010")),

@@ -292,6 +292,16 @@ def test_strict_advises_on_structure() -> None:
     ]
 
 
+def test_a_pipe_in_a_shell_that_fails_with_it_needs_no_advice() -> None:
+    """``shell: bash`` sets ``pipefail``; another shell is a mistake with its place."""
+    text = "nodes:\n  a: {before_transfer: [{run: make | tee log, shell: SHELL}], next: b}\n  b: B.\n"
+    assert parse(text.replace("SHELL", "bash"), source="x.yaml", strict=True).warnings == ()
+    (advice,) = parse(text.replace("SHELL", "sh"), source="x.yaml", strict=True).warnings
+    assert (advice.line, advice.column, "shell: bash" in advice.hint) == (2, 31, True)
+    with pytest.raises(RunbookInvalid, match="must be sh or bash, not 'zsh'"):
+        parse(text.replace("SHELL", "zsh"), source="x.yaml")
+
+
 def test_strict_advises_on_nodes_that_no_run_gets_away_from() -> None:
     """A circle without a way to any end is a trap, but only in a runbook that has ends."""
     trap = "nodes:\n  a: {next: [b, done]}\n  b: {next: c}\n  c: {next: b}\n  done:\n"

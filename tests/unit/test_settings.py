@@ -71,3 +71,21 @@ def test_a_policy_that_cannot_be_meant_is_refused(name: str, text: str, told: st
     with pytest.raises(Usage) as caught:
         Settings.from_environment({name: text})
     assert told in caught.value.message
+
+
+def test_how_long_runs_stay_comes_from_the_environment() -> None:
+    """For ever, unless days or a number are given; what cannot be meant is refused by the name of its variable."""
+    assert Settings.from_environment({}).retain_days is None
+    assert Settings.from_environment({}).retain_runs is None
+    given = {"STATEM_RETAIN_DAYS": "1.5", "STATEM_RETAIN_RUNS": "0", "STATEM_ARCHIVE_DIR": "/srv/archive"}
+    settings = Settings.from_environment(given)
+    assert (settings.retain_days, settings.retain_runs, str(settings.archive_dir)) == (1.5, 0, "/srv/archive")
+    for name, text in (
+        ("STATEM_RETAIN_DAYS", "30d"),
+        ("STATEM_RETAIN_DAYS", "-1"),
+        ("STATEM_RETAIN_DAYS", "nan"),
+        ("STATEM_RETAIN_RUNS", "-1"),
+        ("STATEM_RETAIN_RUNS", "many"),
+    ):
+        with pytest.raises(Usage, match=name):
+            Settings.from_environment({name: text})

@@ -111,7 +111,7 @@ class Runtime:
     def _made_slots(self) -> Slots:
         settings = replace(self._settings, patience_seconds=PATIENCE_SECONDS)
         holding = Holding(Ledger(self._impatient_store()), settings.lease_seconds, settings.kill_grace_seconds)
-        own = InlineWorker(self._trial_executor, alone=False)
+        own = InlineWorker(self._trial_executor, alone=False, asks_nobody=True)
         means = Means(
             settings=settings,
             store_url=self._url,

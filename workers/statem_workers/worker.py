@@ -18,7 +18,9 @@ from statem_dist import __version__
 from statem_dist.checks.confinement import require_policy
 from statem_dist.errors import Unavailable, Usage
 from statem_dist.identity import this_process
-from statem_dist.reaper import Reaper
+from statem_dist.leadership import Leadership
+from statem_dist.reaper import DUTY, Reaper
+from statem_dist.retention import Retention
 from statem_dist.roster import ANNOUNCE_SECONDS, Roster, WorkerCard
 from statem_dist.settings import Settings
 from statem_dist.store.client import client_for
@@ -71,8 +73,9 @@ def run_worker(options: WorkerOptions, settings: Settings) -> int:
     app.steps["consumer"].add(BoundedIntake)
     configure(options, settings)
     presence = Presence(options, settings)
-    reaper = Reaper(runtime().coordinator)
+    reaper = Reaper(runtime().coordinator, Leadership(runtime().store, DUTY, this_process("worker")))
     keeper = Keeper(runtime().ledger, runtime().hints, Roster(runtime().store))
+    retention = Retention(runtime().store, settings)
     if options.until_done:
         linger(runtime().store)
 
@@ -82,6 +85,7 @@ def run_worker(options: WorkerOptions, settings: Settings) -> int:
         presence.start()
         reaper.start()
         keeper.start()
+        retention.start()
         logger.info("ready: queues %s, %d slots (%s)", ", ".join(options.queues), options.concurrency, options.pool)
 
     def shutting_down(**_: Any) -> None:
@@ -89,6 +93,7 @@ def run_worker(options: WorkerOptions, settings: Settings) -> int:
         presence.close()
         reaper.close()
         keeper.close()
+        retention.close()
         runtime().stop(options.grace_seconds)
         for child in _children(worker):
             with suppress(ProcessLookupError):
