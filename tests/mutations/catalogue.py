@@ -155,8 +155,8 @@ MUTATIONS = (
     Mutation(
         name="offer_the_work_of_a_held_run",
         file="statem_dist/protocol/progress.py",
-        old="return () if run.held else _unclaimed(run)",
-        new="return _unclaimed(run)",
+        old="if run.paused is not None or (run.ending is not None and not unwinding):",
+        new="if False:",
         why="A run that somebody has paused or cancelled would go on.",
         told="",
     ),
@@ -209,8 +209,8 @@ MUTATIONS = (
     Mutation(
         name="hand_back_what_was_begun",
         file="statem_dist/executor.py",
-        old="                        if repeatable(planned):\n                            return self._hand_back",
-        new="                        if planned:\n                            return self._hand_back",
+        old="                    if outcome.reason in CUT_SHORT and repeatable(planned):",
+        new="                    if outcome.reason in CUT_SHORT:",
         why="A hook that was cut short may have happened, and would be executed again.",
         told="a second time",
         kinds=("stop", "store away"),
