@@ -45,14 +45,14 @@ test: $(INSTALLED) ## Run every test
 test-fast: $(INSTALLED) ## Run the unit and contract tests that take no more than seconds
 	@$(PYTEST) -m "not slow" tests/unit tests/contract $(PYTEST_ARGS)
 
-simulate: $(INSTALLED) ## Play SEEDS=1000 worlds in which everything fails, on all cores; SEED=123 plays and prints one
-	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0))
-
 chaos: $(INSTALLED) ## Kill, freeze and cut off real processes at random for MINUTES (2), by a SEED or any, then judge what is left
 	@$(BIN)/python -m tests.chaos.round --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 chaos-mutations: $(INSTALLED) ## Put known defects into copies of the package, and require that chaos finds each
 	@$(BIN)/python -m tests.chaos.mutants
+
+simulate: $(INSTALLED) ## Play SEEDS=1000 worlds in which everything fails, on all cores; SEED=123 plays and prints one
+	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0))
 
 demo: $(INSTALLED) ## Run the example sweep (HumanEval, 492 trials) with two workers, from start to report
 	@state=$$(mktemp -d) && trap 'rm -rf "$$state"' EXIT && trap 'exit 130' HUP INT TERM && \

@@ -44,6 +44,9 @@ class Settings(Struct, frozen=True):
     conflict_attempts_max: int = 16
     """Decisions tried anew after somebody else was faster, before the caller is told so."""
 
+    history_events_max: int = 100_000
+    """``STATEM_HISTORY_EVENTS_MAX``: events of a run from which on it begins nothing more: some 35 MB of Redis."""
+
     kill_grace_seconds: float = 2.0
     """Between SIGTERM and SIGKILL for a command that is ended."""
 
@@ -96,6 +99,7 @@ class Settings(Struct, frozen=True):
             lease_seconds=_seconds(environ, "STATEM_LEASE_SECONDS", 30.0),
             hint_grace_seconds=_seconds(environ, "STATEM_HINT_GRACE_SECONDS", 5.0),
             patience_seconds=_seconds(environ, "STATEM_PATIENCE_SECONDS", 5.0),
+            history_events_max=_whole(environ, "STATEM_HISTORY_EVENTS_MAX", 100_000),
             idle_stop_seconds=_seconds(environ, "STATEM_IDLE_STOP_SECONDS", 900.0),
             reviewer_command=environ.get("STATEM_LLM_REVIEW_CMD") or None,
             flower_basic_auth=environ.get("STATEM_FLOWER_BASIC_AUTH") or None,
@@ -163,6 +167,15 @@ def _count(text: str | None) -> int | None:
 
 def _folder(text: str | None) -> Path | None:
     return Path(text).expanduser().absolute() if text else None
+
+
+def _whole(environ: Mapping[str, str], name: str, default: int) -> int:
+    text = environ.get(name)
+    if not text:
+        return default
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        raise Usage(f"{name} must be a positive whole number, not {text!r}.")
+    return int(text)
 
 
 def _paths(text: str | None) -> tuple[str, ...]:

@@ -354,9 +354,10 @@ class RedisStore:
         cursor = "0"
         while True:
             found, flat = self.call("HSCAN", keys.ACTIVE, cursor, "COUNT", 500)
-            for scope, run_id in zip(flat[::2], flat[1::2], strict=True):
-                run_key = keys.run(bytes(run_id).decode())
-                if not self.call("EXISTS", run_key):
+            run_keys = [keys.run(bytes(run_id).decode()) for run_id in flat[1::2]]
+            there = self.call_many(("EXISTS", run_key) for run_key in run_keys)
+            for scope, run_id, run_key, exists in zip(flat[::2], flat[1::2], run_keys, there, strict=True):
+                if not exists:
                     with suppress(Unavailable):
                         self.run_script(RELEASE, [keys.ACTIVE, run_key], [scope, run_id])
             cursor = bytes(found).decode()

@@ -27,7 +27,7 @@ from statem_dist.coordinator import Terms
 from statem_dist.deadline import Deadline
 from statem_dist.engine import Engine, StartRequest
 from statem_dist.errors import Conflict, NotFound, StatemError, Unavailable
-from statem_dist.protocol.model import Actor, Place
+from statem_dist.protocol.model import Actor, Place, WayOut
 from statem_dist.runbook import load
 from statem_dist.settings import Settings
 from tests.chaos.load import Files
@@ -40,6 +40,8 @@ MOVES_MAX = 9
 """After that many moves of a run the caller leads it to its end, and starts another one."""
 
 WAIT_SECONDS = 10.0
+
+WAYS_OUT: tuple[WayOut, ...] = ("resume", "abort", "passed", "failed")
 
 PAUSE_SECONDS = 0.2
 """Before something is asked again that could not be answered."""
@@ -298,6 +300,7 @@ class Mover:
                     )
                 )
                 return
+            time.sleep(PAUSE_SECONDS)
 
     def _wait_for_rest(self, run_id: str) -> str:
         """Wait until no transition of a run is open, and return the node that it stands on then."""
@@ -336,10 +339,14 @@ class Approver:
             time.sleep(PAUSE_SECONDS)
             try:
                 waiting = self._client.approvals()
+                unsure = list(self._client.runs(status="outcome_unknown"))
             except Unavailable:
                 continue
             for each in waiting:
                 self._decide(each.id, each.run_id, approved=self._draw.random() < 0.8)
+            for run in unsure:
+                if run.in_flight is not None:
+                    self._recover(run.run_id, run.in_flight.transition)
 
     def _decide(self, decision: str, run_id: str, *, approved: bool) -> None:
         outcome = "approved" if approved else "rejected"
@@ -350,6 +357,17 @@ class Approver:
             # Another one was faster, or it is not known; who was told so has decided nothing that others rely on.
             return
         self._promises.note(Promise("decided", run_id, decision, outcome=outcome, by=self._name))
+
+    def _recover(self, run_id: str, transition: str) -> None:
+        """Say how a transition goes on that stands still because nobody knows what its hook did."""
+        way = self._draw.choice(WAYS_OUT)
+        try:
+            self._client.recover(run_id, way=way, reason=self._name, transition=transition)
+        except (Conflict, NotFound, Unavailable):
+            return
+        self._promises.note(
+            Promise("recovered", run_id, f"{run_id}/{transition}", transition=transition, outcome=way, by=self._name)
+        )
 
 
 def main(kind: str, name: str, folder: str, seed: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 from statem_dist.laws import Judge
@@ -16,6 +17,8 @@ from statem_dist.protocol.events import (
     CheckSettled,
     Event,
     NodeEntered,
+    Recovered,
+    RepairBegun,
     TransitionOpened,
     TransitionSettled,
     WorkClaimed,
@@ -25,6 +28,7 @@ from statem_dist.protocol.model import Run
 from statem_dist.store import keys
 from statem_dist.store.redis_store import RedisStore
 from statem_dist.sweep.ledger import Ledger
+from statem_dist.sweep.shared_limits import SharedLimits
 from tests.chaos.load import LIMIT, NATURES, Files, Line
 from tests.chaos.promises import Promise, promises_in
 from tests.support.ledgers import audit
@@ -37,7 +41,7 @@ KNOWN_KEYS = (
     r"statem:\{\d+\}:(run|events):(?P<run>[^:]+)",
     r"statem:\{\d+\}:(log|dynamic|stops|receipt):(?P<of>[^:]+):.*",
     r"statem:\{\d+\}:(feed|runs|status:\w+|label:.*)",
-    r"statem:(runbook:\w+|registered|named|active|workers|worker:.*|tokens|tokens-in-use|token:.*)",
+    r"statem:(runbook:\w+|registered|named|active|workers|worker:.*|tokens|tokens-in-use|token:.*|leader:\w+|retention|store|losses)",
     r"statem:(request|answer):.*",
     r"statem:(sweeps|sweeps-open|sweeps-served|sweep-of:\w+)",
     r"statem:\{(swp|limit):[^}]+\}:.*",
@@ -53,10 +57,19 @@ class History:
         self.run = run
         self.events = events
         self.opened = {event.transition: event for _, event in events if isinstance(event, TransitionOpened)}
+        self.planned = {
+            (event.transition, planned.id): planned
+            for _, event in events
+            if isinstance(event, TransitionOpened | RepairBegun)
+            for planned in event.plan
+        }
         self.settled: dict[str, list[tuple[int, TransitionSettled]]] = defaultdict(list)
         self.entered: dict[str, list[tuple[int, NodeEntered]]] = defaultdict(list)
+        self.recovered: dict[str, list[Recovered]] = defaultdict(list)
         for number, event in events:
-            if isinstance(event, TransitionSettled):
+            if isinstance(event, Recovered):
+                self.recovered[event.transition].append(event)
+            elif isinstance(event, TransitionSettled):
                 self.settled[event.transition].append((number, event))
             elif isinstance(event, NodeEntered):
                 self.entered[event.transition].append((number, event))
@@ -96,7 +109,9 @@ class Checker:
             self._check_histories,
             self._check_promises,
             self._check_decisions,
+            self._check_recoveries,
             self._check_ledger,
+            self._check_repairs,
             self._check_recorded_work,
             lambda: self._check_sweep(sweep_id, trials),
             self._check_leftovers,
@@ -168,7 +183,7 @@ class Checker:
             for field in fields:
                 if field.startswith("lease:"):
                     self.broken.append(f"run {run_id} has kept {field}")
-        if held := self._store.call("ZCARD", keys.limit(LIMIT, "held")):
+        if held := SharedLimits(self._store).usage(LIMIT).in_flight:
             self.broken.append(f"{held} places of the limit {LIMIT} are still taken")
 
     def _shown(self, key: str) -> str:
@@ -254,6 +269,15 @@ class Checker:
             if found != [promise.outcome]:
                 self.broken.append(f"{promise.key} was {promise.outcome} by {promise.by}, and the history says {found}")
 
+    def _check_recoveries(self) -> None:
+        """The way out of an unknown outcome that somebody was told to have chosen is in the history."""
+        for promise in self.promises["approver"]:
+            if promise.what != "recovered":
+                continue
+            ways = [each.way for each in self.histories[promise.run].recovered[promise.transition]]
+            if promise.outcome not in ways:
+                self.broken.append(f"{promise.key} was recovered by {promise.outcome}, and the history says {ways}")
+
     # --- what was done ---------------------------------------------------------------------------------------
 
     def _check_ledger(self) -> None:
@@ -270,12 +294,32 @@ class Checker:
                 self.broken.append(f"run {run_id}: {check} of {transition} was executed under the keys {sorted(found)}")
         for (run_id, key, name), lines in by_key.items():
             begun = [line for line in lines if line.what == "begun"]
-            if NATURES.get(name) == "hook" and len(begun) > 1:
+            if NATURES.get(name) == "hook" and len(begun) > 1 + self._resumed(run_id, key):
                 self.broken.append(f"run {run_id}: the hook {name} was begun {len(begun)} times under {key}")
             tokens = [int(line.token) for line in begun if line.token != "-"]
             if NATURES.get(name) != "check" and tokens != sorted(set(tokens)):
                 self.broken.append(f"run {run_id}: {name} was begun under the tokens {tokens}, which do not rise")
             self._check_overlaps(run_id, name, lines)
+
+    def _resumed(self, run_id: str, key: str) -> int:
+        """Return how often an operator had a check executed again."""
+        _, transition, check = key.split(".", 2)
+        recovered = self.histories[run_id].recovered[transition]
+        return sum(each.way == "resume" and check in each.checks for each in recovered)
+
+    def _check_repairs(self) -> None:
+        """A hook that was begun is repaired where its transition has not committed, and nowhere else."""
+        done: dict[tuple[str, str], set[str]] = defaultdict(set)
+        for line in self.lines:
+            if line.name in ("edge-hook", "undo"):
+                done[line.run, line.key.split(".", 2)[1]].add(f"{line.name} {line.what}")
+        for (run_id, transition), what in done.items():
+            for _, event in self.histories[run_id].settled[transition]:
+                if event.outcome == "committed" and "undo begun" in what:
+                    self.broken.append(f"run {run_id}: {transition} has committed, and its hook was repaired")
+                due = event.outcome != "committed" and event.reason != "repair_failed"
+                if due and "edge-hook begun" in what and "undo ended" not in what:
+                    self.broken.append(f"run {run_id}: {transition} is {event.outcome}, and its hook was not repaired")
 
     def _check_overlaps(self, run_id: str, name: str, lines: list[Line]) -> None:
         begun = {line.pid: line.at for line in lines if line.what == "begun"}
@@ -307,7 +351,7 @@ class Checker:
             for _, event in history.events:
                 if not isinstance(event, CheckSettled) or not event.result.passed:
                     continue
-                planned = next(each for each in history.opened[event.transition].plan if each.id == event.check)
+                planned = history.planned[event.transition, event.check]
                 if not isinstance(planned.check.do, Command | LlmReview) or event.result.outcome.reason != "passed":
                     continue
                 rest = f"{event.transition}.{event.check}"
@@ -345,22 +389,30 @@ class Checker:
             self.broken.append(f"the ledger of the sweep does not add up: {error}")
 
 
-EXPECTED = ("billiard.exceptions.WorkerLostError", "billiard.einfo.ExceptionWithTraceback")
-"""What Celery says, with a traceback, of a child of its pool that was killed."""
+EXPECTED = (
+    # What Celery says of a child of its pool that was killed.
+    "Task handler raised error: WorkerLostError",
+    # Celery's pool ends its worker if it loses the broker while a child has just died; whoever keeps workers running
+    # starts another one.
+    "Unrecoverable error: StopIteration()",
+    # Kombu tries again by itself.
+    "maybe_refresh_binding_expiry: Redis error, will retry",
+)
+"""What stands in the first line of what libraries say with a traceback, and is nobody's mistake here."""
+
+RECORD = re.compile(r"^\[?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", re.MULTILINE)
+"""Where the next record of a log begins."""
 
 
 def unexpected_lines(logs: list[Path]) -> list[str]:
-    """Return the beginnings of tracebacks in logs, each with what it was about."""
+    """Return the records of logs that have a traceback, each with its first line and its last."""
     found = []
     for path in logs:
-        lines = path.read_text(errors="replace").splitlines()
-        for number, line in enumerate(lines):
-            if line.startswith("Traceback"):
-                end = next(
-                    (each for each in lines[number + 1 :] if each and not each.startswith((" ", "Traceback"))), ""
-                )
-                before = lines[number - 1] if number else ""
-                if end.startswith(EXPECTED):
-                    continue
-                found.append(f"{path.name}:{number + 1}: {before} ... {end}"[:400])
+        text = path.read_text(errors="replace")
+        begins = [0, *(match.start() for match in RECORD.finditer(text)), len(text)]
+        for since, until in pairwise(begins):
+            record = text[since:until].strip()
+            lines = record.splitlines()
+            if "Traceback (most" in record and not any(each in lines[0] for each in EXPECTED):
+                found.append(f"{path.name}: {lines[0]} ... {lines[-1]}"[:400])
     return found

@@ -23,6 +23,7 @@ NATURES: dict[str, Nature] = {
     "right": "check",
     "condition": "check",
     "edge-hook": "hook",
+    "undo": "repeatable",
     "arrival": "repeatable",
     "review": "check",
     "flaky": "check",
@@ -79,7 +80,10 @@ nodes:
       - parallel:
           - {{run: "{step} left 3"}}
           - {{run: "{step} right 3"}}
-    next: {{to: c, condition: {{run: "{step} condition 1"}}, hook: {{run: "{step} edge-hook 4"}}}}
+    next:
+      to: c
+      condition: {{run: "{step} condition 1"}}
+      hook: {{run: "{step} edge-hook 4 8 1", repair: {{run: "{step} undo 2"}}}}
   c:
     in_hook: [{{run: "{step} arrival 1", idempotent: true}}]
     before_transfer:
@@ -89,12 +93,12 @@ nodes:
     next: d
   d:
     before_transfer:
-      - {{run: "{step} long 60"}}
+      - {{run: "{step} long 90"}}
       - {{type: manual, name: release, text: May it go on?, by: operator, timeout: 30s}}
     next: [a, end]
   end: {{in_hook: [{{run: "{step} last 1"}}]}}
 """
-"""The command ``long`` takes up to twice as long as a lease."""
+"""The command ``long`` takes up to three times as long as a lease."""
 
 TRIAL = """\
 name: chaos-trial

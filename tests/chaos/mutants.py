@@ -54,7 +54,7 @@ MUTANTS = (
     Mutant(
         name="a-lost-lease-is-worked-on",
         why="a worker that has lost its lease lets its commands go on",
-        kinds=frozenset({"network_held_beyond_leases", "server_frozen", "memory_full"}),
+        kinds=frozenset({"worker_cut_off_beyond_its_lease"}),
         path="statem_dist/leases.py",
         sound="            held.on_lost()\n",
         broken="            pass\n",

@@ -25,8 +25,9 @@ from msgspec import Struct
 
 from statem_dist.store.codec import encode_event
 from statem_dist.sweep.ledger import Ledger
+from statem_dist.sweep.shared_limits import SharedLimits
 from tests.chaos.checker import Checker, unexpected_lines
-from tests.chaos.load import Files
+from tests.chaos.load import LIMIT, Files
 from tests.chaos.plan import Plan, plan_of
 from tests.chaos.world import QUEUES, Skipped, World
 
@@ -48,6 +49,7 @@ class Verdict(Struct, frozen=True):
     reasons: dict[str, int]
     requests: int
     decisions: int
+    recoveries: int
     commands: dict[str, int]
     repeated: int
     trials: int
@@ -68,7 +70,8 @@ class Verdict(Struct, frozen=True):
             *(f"  not here: {kind}: {why}" for kind, why in sorted(self.skipped.items())),
             f"runs: {self.runs}; transitions: {sum(self.outcomes.values())} ({listed(self.outcomes)}; "
             f"reasons: {listed(self.reasons)})",
-            f"requests: {self.requests}, decisions: {self.decisions}, trials: {self.trials}",
+            f"requests: {self.requests}, decisions: {self.decisions}, "
+            f"recoveries: {self.recoveries}, trials: {self.trials}",
             f"commands: {sum(self.commands.values())} ({listed(self.commands)}), executed again: {self.repeated}",
             f"settled {self.settled_seconds:.1f} s after the last fault",
             f"laws broken: {len(self.broken)}",
@@ -180,13 +183,15 @@ class Round:
 
         def unsettled() -> dict[str, object]:
             callers = [role.name for role in world.roles if role.is_caller and role.name != "approver"]
-            counts = store.counts(("moving", "waiting", "paused"))
+            counts = store.counts(("moving", "waiting", "outcome_unknown", "paused"))
             sweep = ledger.sweep(sweep_id)
             queues = {queue: world.broker_server.call("LLEN", queue, database=database) for queue in QUEUES}
             left: dict[str, object] = {
                 "callers": [name for name in callers if world.programs[name].running],
                 **{f"runs {name}": count for name, count in counts.items()},
                 "trials": sweep.counts["pending"] + sweep.counts["running"] if sweep else "the sweep is gone",
+                # The place of a worker that was killed is free when its lease is over.
+                "places": SharedLimits(store).usage(LIMIT).in_flight,
                 **{f"messages in {queue}": count for queue, count in queues.items()},
                 "commands": [words for words in world.processes().values() if re.search(r"step\.sh|agent\.sh", words)],
                 "orphans": world.orphans(),
@@ -214,6 +219,9 @@ class Round:
         checker = Checker(world.store, self._files, callers, [(since, until) for _, since, until in world.frozen])
         try:
             checker.check(sweep_id, 2 * self._models_trials)
+            verified = world.attempt("verify", "--all")
+            if verified.returncode:
+                self._broken.append(f"verify --all: exit {verified.returncode}: {verified.stdout}{verified.stderr}")
         except Exception:
             self._broken.append(f"the checker failed: {traceback.format_exc()}")
         self._broken += checker.broken
@@ -253,6 +261,7 @@ class Round:
             reasons=dict(checker.reasons),
             requests=len({each.key for each in every if each.what == "accepted"}),
             decisions=sum(each.what == "decided" for each in every),
+            recoveries=sum(each.what == "recovered" for each in every),
             commands=dict(Counter(line.name for line in checker.lines if line.what == "begun")),
             repeated=sum(count - 1 for count in begun.values()),
             trials=2 * self._models_trials,

@@ -43,6 +43,8 @@ MARK = "CHAOS_MARK"
 
 QUEUES = ("checks", "llm", "trials")
 
+WORKERS = ("worker-1", "worker-2", "worker-3", "worker-4")
+
 DISK_MIB = 192
 """Size of the disk of the server's log: more than a round of ten minutes writes."""
 
@@ -206,8 +208,10 @@ class World:
         if broker == "server":
             self.broker_server = Server(self.folder / "broker", None)
             self.broker_server.start()
-        self.proxy = Proxy(free_port(), self.server.port)
-        self.proxy.start()
+        # A way of its own for each worker, so that one can be cut off while the others go on.
+        self._ways = {name: Proxy(free_port(), self.server.port) for name in ("common", *WORKERS)}
+        for way in self._ways.values():
+            way.start()
         self._service_port = free_port()
         outer = {name: value for name, value in os.environ.items() if not name.startswith(LEAKING_PREFIXES)}
         self.environment = {
@@ -216,15 +220,11 @@ class World:
             "PYTHONUTF8": "1",
             "PYTHONPATH": os.pathsep.join([*([str(package)] if package else []), str(ROOT)]),
             "STATEM_STATE_DIR": str(self.folder / "state"),
-            "STATEM_REDIS_URL": f"redis://127.0.0.1:{self.proxy.port}/0",
             "STATEM_LEASE_SECONDS": f"{LEASE_SECONDS:g}",
             "STATEM_HINT_GRACE_SECONDS": "1",
             "STATEM_URL": f"http://127.0.0.1:{self._service_port}",
         }
-        if broker == "database":
-            self.environment["STATEM_BROKER_URL"] = f"redis://127.0.0.1:{self.proxy.port}/1"
-        elif broker == "server":
-            self.environment["STATEM_BROKER_URL"] = f"redis://127.0.0.1:{self.broker_server.port}/0"
+        self.environment |= self._addresses("common")
         self.store = RedisStore(client_for(f"redis://127.0.0.1:{self.server.port}/0"), patience_seconds=30.0)
         python = sys.executable
         kept = ("--pass-env", MARK, "--grace", "3")
@@ -242,27 +242,39 @@ class World:
             Role("approver", (*caller, "approver", "approver", str(self.folder), str(seed))),
         )
 
+    def _addresses(self, way: str) -> dict[str, str]:
+        """Return where the server and the broker are for whoever has a way."""
+        port = self._ways[way].port
+        found = {"STATEM_REDIS_URL": f"redis://127.0.0.1:{port}/0"}
+        if self.broker == "database":
+            found["STATEM_BROKER_URL"] = f"redis://127.0.0.1:{port}/1"
+        elif self.broker == "server":
+            found["STATEM_BROKER_URL"] = f"redis://127.0.0.1:{self.broker_server.port}/0"
+        return found
+
     # --- programs --------------------------------------------------------------------------------------------
 
     def start_all(self) -> str:
         """Start everything, submit the sweep, and return its id."""
-        made = self.run("token", "create", "--role", "admin", "--name", "chaos", STATEM_URL="")
+        made = self.run("token", "create", "--role", "admin", "--name", "chaos")
         self.environment["STATEM_TOKEN"] = made.strip()
         for role in self.roles:
             self.start(role)
-        submitted = self.run("sweep", "submit", str(self.files.sweep), "--json", STATEM_URL="")
+        submitted = self.run("sweep", "submit", str(self.files.sweep), "--json")
         found = re.search(r'"sweep": "([^"]+)"', submitted)
         assert found is not None, submitted
         return found[1]
 
-    def run(self, *words: str, **settings: str) -> str:
-        """Run a command to its end and return what it says; it must succeed."""
-        environment = {**self.environment, **settings}
-        if not environment.get("STATEM_URL"):
-            del environment["STATEM_URL"]
-        done = subprocess.run(
+    def attempt(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a command beside the store to its end."""
+        environment = {name: value for name, value in self.environment.items() if name != "STATEM_URL"}
+        return subprocess.run(
             [*COMMAND, *words], cwd=self.folder, env=environment, capture_output=True, encoding="utf-8", check=False
         )
+
+    def run(self, *words: str) -> str:
+        """Run a command beside the store to its end and return what it says; it must succeed."""
+        done = self.attempt(*words)
         assert done.returncode == 0, f"{words}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
@@ -275,6 +287,8 @@ class World:
             environment = {
                 name: value for name, value in environment.items() if name not in ("STATEM_URL", "STATEM_TOKEN")
             }
+        if role.is_worker:
+            environment |= self._addresses(role.name)
         if role.name in self._shift:
             environment = {**environment, "LD_PRELOAD": clock_library(self.folder), SHIFT: self._shift[role.name]}
         program = Program(role.argv, self.folder, environment, f"{role.name}.{self._starts[role.name]}")
@@ -326,6 +340,10 @@ class World:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child, signal.SIGKILL)
                 return f"{role.name}, child {child}", None
+            case "worker_cut_off_briefly" | "worker_cut_off_beyond_its_lease":
+                name = draw.choice(WORKERS)
+                self._ways[name].hold()
+                return name, self._ways[name].heal
             case "server_killed":
                 self.server.kill()
                 return "state", self.server.start
@@ -343,17 +361,22 @@ class World:
                 return f"{self.server.call('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes')} connections", None
             case "replies_dropped" | "replies_swallowed":
                 count = 1 + fault.choice % 12
-                self.proxy.drop_replies(count, cuts=kind == "replies_dropped")
-                return f"{count} replies", None
+                name = draw.choice(tuple(self._ways))
+                self._ways[name].drop_replies(count, cuts=kind == "replies_dropped")
+                return f"{count} replies to {name}", None
             case "connections_reset":
-                self.proxy.reset()
+                for way in self._ways.values():
+                    way.reset()
                 return "all connections", None
             case "network_slow":
-                self.proxy.delay(0.02 + 0.2 * draw.random())
-                return "state", self.proxy.heal
+                seconds = 0.02 + 0.2 * draw.random()
+                for way in self._ways.values():
+                    way.delay(seconds)
+                return "state", self._heal_network
             case "network_held_briefly" | "network_held_beyond_leases":
-                self.proxy.hold()
-                return "state", self.proxy.heal
+                for way in self._ways.values():
+                    way.hold()
+                return "state", self._heal_network
             case "disk_full":
                 self.disk.fill()
                 return "state", self._free_disk
@@ -363,11 +386,15 @@ class World:
 
     def heal(self) -> None:
         """Start what is missing, and wait until the server writes again."""
-        self.proxy.heal()
+        self._heal_network()
         self._free_disk()
         self.server.call("CONFIG", "SET", "maxmemory", "0")
         self._shift.clear()
         self.start_missing()
+
+    def _heal_network(self) -> None:
+        for way in self._ways.values():
+            way.heal()
 
     def _role(self, name: str) -> Role:
         return next(role for role in self.roles if role.name == name)
@@ -464,7 +491,8 @@ class World:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.store.client.close()
-        self.proxy.close()
+        for way in self._ways.values():
+            way.close()
         for server in {self.server, self.broker_server}:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(server.pid, signal.SIGCONT)

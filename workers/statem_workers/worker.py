@@ -139,8 +139,12 @@ class Presence:
 
     def start(self) -> None:
         """Announce now, and again and again."""
-        self._roster.announce(self._card)
-        runtime().coordinator.recognise_store()
+        try:
+            self._roster.announce(self._card)
+            runtime().coordinator.recognise_store()
+        except Unavailable as error:
+            # It is repeated in any case, and nothing that starts after it may be kept from that.
+            logger.warning("%s", error.message)
         self._thread.start()
 
     def close(self) -> None:
