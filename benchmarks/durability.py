@@ -72,7 +72,8 @@ def measure(level: str, appendfsync: str, gotos: int) -> tuple[float, float, dic
 def main() -> None:
     """Print a row of a table for each level."""
     print(
-        "| level | appendfsync | median ms | p95 ms | times everysec | commands sent per goto |\n|---|---|---|---|---|---|"
+        "| level | appendfsync | median ms | p95 ms | times everysec | commands sent per goto |\n"
+        "|---|---|---|---|---|---|"
     )
     least = 0.0
     for level, appendfsync in LEVELS:
