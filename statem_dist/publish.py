@@ -34,9 +34,9 @@ class PublishAfterCommit:
             topology = topology_of(broker_url)
             options = {} if topology is None else topology.broker_options
             url = broker_url if topology is None else topology.broker_url
-            if broker_url.startswith("redis"):
+            if url.startswith(("redis", "sentinel")):
                 # A Redis that has gone silent would else be waited for without end, by everybody who sends.
-                options = {**options, "socket_timeout": REPLY_TIMEOUT_SECONDS}
+                options = {"socket_timeout": REPLY_TIMEOUT_SECONDS, **options}
             self._connection = Connection(url, connect_timeout=5, transport_options=options)
         except (ImportError, KeyError, ValueError) as error:
             raise broker_unavailable(broker_url, error) from error

@@ -24,8 +24,9 @@ from statem_dist.errors import (
 )
 from statem_dist.follow import Settled
 from statem_dist.identity import this_process
-from statem_dist.protocol.model import Run
-from statem_dist.reaper import Reaper
+from statem_dist.leadership import Leadership
+from statem_dist.protocol.model import Run, Transition, WayOut
+from statem_dist.reaper import DUTY, Reaper
 from statem_dist.roster import ANNOUNCE_SECONDS, Roster, WorkerCard
 from statem_workers.runtime import Runtime, WorkerOptions
 from tests.simulation.effects import Execution
@@ -161,6 +162,8 @@ class Director:
                 continue
             if run.paused is not None:
                 self._command(partial(Engine.unpause, run_id=run_id, by=OPERATOR))
+            elif run.in_flight is not None and run.in_flight.unknown:
+                self._command(self._way_out(run_id, run.in_flight))
             elif run.in_flight is not None and world.scenario.inline:
                 self._command(partial(Engine.settled_run, run_id=run_id))
 
@@ -195,7 +198,7 @@ class Director:
             kernel.end(process)
             return
         station.runtime = runtime
-        Reaper(runtime.coordinator).start()
+        Reaper(runtime.coordinator, Leadership(runtime.store, DUTY, this_process("worker"))).start()
         for slot in range(options.concurrency):
             kernel.spawn(process, f"slot{slot}", lambda: self._serve(station, runtime, process))
         while not runtime.executor.stopping:
@@ -277,7 +280,7 @@ class Director:
 
     def _insist(self, run_id: str, act: Callable[[Engine, Terms], Settled]) -> None:
         """Send a request until it is answered, always under the same id, also while it may still be carried out."""
-        world, kernel = self._world, self._world.kernel
+        kernel = self._world.kernel
         self._requests += 1
         terms = Terms(request=f"request{self._requests}", fingerprint="same")
 
@@ -285,18 +288,25 @@ class Director:
             return engine.answered(run_id, terms) or act(engine, terms)
 
         while True:
-            call = self._command(ask)
-            if not self._finished(call, kernel.rng.choice((2.0, 20.0, 200.0))):
-                continue
-            if isinstance(call.answer, Settled):
-                world.laws.judge_answer(run_id, terms.request, call.answer, call.rollbacks)
-                return
-            if isinstance(call.error, REFUSALS):
-                world.laws.judge_refusal(run_id, terms.request, call.error)
-                return
-            if isinstance(call.error, Conflict) and not isinstance(call.error, StateRegressed):
+            if kernel.rng.random() < 0.1:
+                # Two copies arrive together.
+                kernel.spawn(self._people, "copy", partial(self._is_done, run_id, terms.request, self._command(ask)))
+            if self._is_done(run_id, terms.request, self._command(ask)):
                 return
             kernel.sleep(kernel.rng.uniform(0.01, 3))
+
+    def _is_done(self, run_id: str, request: str, call: Call) -> bool:
+        """Wait for the answer to a request, for as long as somebody may; return whether there is one, and judge it."""
+        world, kernel = self._world, self._world.kernel
+        if not self._finished(call, kernel.rng.choice((2.0, 20.0, 200.0))):
+            return False
+        if isinstance(call.answer, Settled):
+            world.laws.judge_answer(run_id, request, call.answer, call.rollbacks)
+            return True
+        if isinstance(call.error, REFUSALS):
+            world.laws.judge_refusal(run_id, request, call.error)
+            return True
+        return isinstance(call.error, Conflict) and not isinstance(call.error, StateRegressed)
 
     # --- agents -----------------------------------------------------------------------------------------------
 
@@ -384,12 +394,32 @@ class Director:
             call = self._command(decide)
             self._finished(call, 30.0)
 
+    def _way_out(self, run_id: str, transition: Transition) -> Callable[[Engine], Settled]:
+        """Return what an operator says about a hook of which nobody knows what it did."""
+        rng = self._world.kernel.rng
+        ways: tuple[WayOut, ...] = ("resume", "abort", "passed", "failed")
+        return partial(
+            Engine.recover,
+            run_id=run_id,
+            way=rng.choice(ways),
+            reason="looked at",
+            by=OPERATOR,
+            check=next(iter(transition.unknown)),
+            transition=transition.id,
+            deadline=Deadline(DECIDER_SECONDS),
+        )
+
     def _steer_again_and_again(self) -> None:
         world, kernel = self._world, self._world.kernel
         rng = kernel.rng
         while not world.faults.calm:
             kernel.sleep(rng.uniform(2, 25))
             run_id = rng.choice(list(self._runs))
+            case_of_run = world.laws.cases.get(run_id)
+            run = case_of_run.judge.run if case_of_run else None
+            if run is not None and run.in_flight is not None and run.in_flight.unknown and rng.randint(0, 2):
+                self._finished(self._command(self._way_out(run_id, run.in_flight)), 30.0)
+                continue
             match rng.randint(0, 12):
                 case 0 | 1 | 2 | 3:
                     call = self._command(partial(Engine.pause, run_id=run_id, reason="lunch", by=OPERATOR))
@@ -424,6 +454,9 @@ class Director:
                             number == seen + 1, f"a reader of {run_id} was told event {number} after event {seen}"
                         )
                         seen = self.read[run_id] = number
+                if engine.find(run_id) is None:
+                    # All of it is lost; whoever reads on begins anew.
+                    seen = self.read[run_id] = 0
             except Unavailable:
                 pass
             except StateRegressed:

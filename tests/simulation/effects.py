@@ -140,6 +140,7 @@ class Supervisor:
         timeout: float | None = None,
         limits: Mapping[str, int] = NOTHING,
         wrapper: Wrapper | None = None,
+        again: bool = False,
     ) -> Finished:
         """Execute a command and wait for its end."""
         world, kernel = self._world, self._world.kernel

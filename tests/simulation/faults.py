@@ -15,6 +15,7 @@ from tests.simulation.kernel import Kernel
 
 Kind: TypeAlias = Literal[
     "crash",
+    "crash in a command",
     "freeze",
     "interrupt",
     "stop",
@@ -43,6 +44,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 RATES: dict[Kind, tuple[float, ...]] = {
     "crash": (0.001, 0.004, 0.015),
+    "crash in a command": (0.05, 0.3),
     "freeze": (0.0005, 0.002),
     "monotonic clock jumps": (0.0005, 0.001),
     "request lost": (0.005, 0.03),

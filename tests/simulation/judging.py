@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING
 
 from statem_dist.follow import Settled
 from statem_dist.laws import Judge, may_repeat
-from statem_dist.protocol.events import CheckSettled, Event, TransitionOpened, TransitionSettled, WorkClaimed, WorkLost
+from statem_dist.protocol.events import (
+    CheckSettled,
+    Event,
+    Recovered,
+    RepairBegun,
+    TransitionOpened,
+    TransitionSettled,
+    WorkClaimed,
+    WorkLost,
+)
 from statem_dist.protocol.graph import Command, LlmReview
 from statem_dist.protocol.model import PlannedCheck
 from statem_dist.store import keys
@@ -41,6 +50,7 @@ class Case:
         self.claims: dict[int, WorkClaimed] = {}
         self.claimed_us: dict[int, int] = {}
         self.requests: dict[str, str] = {}
+        self.settled: set[tuple[str, str]] = set()
 
 
 class Laws:
@@ -108,6 +118,8 @@ class Laws:
             self.require(False, f"event {number} of {run_id}, {event}: {error!r}")
         case.seen = number
         self._world.kernel.note(f"{run_id} {number} {event}")
+        if isinstance(event, CheckSettled):
+            case.settled.add((event.transition, event.check))
         match event:
             case TransitionOpened():
                 case.plans[event.transition] = {planned.id: planned for planned in event.plan}
@@ -116,6 +128,13 @@ class Laws:
             case WorkClaimed():
                 case.claims[event.token] = event
                 case.claimed_us[event.token] = self._world.kernel.now
+            case RepairBegun():
+                case.plans[event.transition].update({planned.id: planned for planned in event.plan})
+            case Recovered() if event.way == "resume" and not again:
+                # To execute it again is on the responsibility of whoever said so.
+                for check in event.checks:
+                    for execution in self._world.effects.of((run_id, event.transition, check)):
+                        execution.forgotten = True
             case CheckSettled() if not again:
                 assert before is not None
                 self._judge_result(run_id, case, event)
@@ -164,7 +183,7 @@ class Laws:
         counted = [each for each in earlier if not each.forgotten]
         if case is None or planned is None or not self._is_on_record(case, execution):
             # Whoever begins it knows a history that the store has lost.
-            self.require(bool(self._world.rollbacks), f"{check} of {run_id} {transition} was never claimed")
+            self.require(bool(self._world.rollbacks), f"that {check} of {run_id} {transition} begins is on no record")
             execution.forgotten = True
             return
         if not may_repeat(planned):
@@ -178,13 +197,18 @@ class Laws:
             )
 
     def _is_on_record(self, case: Case, execution: Execution) -> bool:
+        """Return whether the history knows that something was begun: it was claimed, and what comes before it in the
+        claim has settled."""
         claim = case.claims.get(execution.token)
-        return (
-            claim is not None
-            and claim.transition == execution.transition
-            and execution.check in claim.checks
-            and self._world.process_of(claim.worker) is execution.process
-        )
+        if (
+            claim is None
+            or claim.transition != execution.transition
+            or execution.check not in claim.checks
+            or self._world.process_of(claim.worker) is not execution.process
+        ):
+            return False
+        before = claim.checks[: claim.checks.index(execution.check)]
+        return all((execution.transition, check) in case.settled for check in before)
 
     # --- answers ----------------------------------------------------------------------------------------------
 

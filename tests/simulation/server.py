@@ -198,6 +198,12 @@ class Server:
             self._expiries.pop(key, None)
         return len(found)
 
+    def _pttl(self, words: list[bytes]) -> int:
+        if self._get(words[1]) is None:
+            return -2
+        expiry = self._expiries.get(words[1])
+        return -1 if expiry is None else expiry - self._now_ms()
+
     def _read(self, words: list[bytes]) -> Any:
         return self._get(words[1])
 
@@ -377,6 +383,7 @@ COMMANDS: dict[str, Callable[[Server, list[bytes]], Any]] = {
     "HSET": Server._hset,
     "LLEN": Server._llen,
     "LPUSH": Server._lpush,
+    "PTTL": Server._pttl,
     "PUBLISH": Server._publish,
     "SCRIPT": Server._script,
     "SET": Server._set,

@@ -53,12 +53,13 @@ class Lock:
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Take it, or wait for it."""
+        until = None if timeout < 0 else _moment(timeout)
         while self._owner is not None:
             if not here().alive:
                 raise Crashed
-            if not blocking:
+            if not blocking or (until is not None and kernel().now >= until):
                 return False
-            kernel().wait(self._waiters, None)
+            kernel().wait(self._waiters, until)
         self._owner = kernel().current
         return True
 

@@ -14,6 +14,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -339,9 +340,13 @@ class World:
                 return seconds, Finished(exit_code=0)
 
     def command_begun(self, execution: Execution) -> None:
-        """Have some commands call ``statem-dist`` on their own run."""
+        """Have some commands call ``statem-dist`` on their own run, and some workers die while they wait for theirs."""
         if self.rng.random() < 0.05:
             self.director.call_from_inside(execution)
+        # Who waits for a command passes few switching points, and it is then that there is most to lose.
+        if self.faults.strikes("crash in a command"):
+            moment = self.rng.uniform(0, (execution.ends_us - self.kernel.now) / MICROSECONDS)
+            self.later(moment, "crash in a command", partial(self.kernel.end, execution.process))
 
     def place(self, queue: str | None) -> Place:
         """Return where the checks of a run are executed."""
