@@ -14,6 +14,8 @@ from msgspec.structs import replace
 from tests.mutations.catalogue import MUTATIONS, Mutation
 from tests.mutations.trial import WORLDS_MAX, copy_of_the_project, hunt, judged_by_the_contract
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
 IN_WORLDS = [mutation for mutation in MUTATIONS if mutation.catcher == "simulator"]
 IN_CONTRACT = [mutation for mutation in MUTATIONS if mutation.catcher == "store contract"]
 
