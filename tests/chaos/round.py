@@ -174,6 +174,9 @@ class Round:
             self._note(now, how)
             if CELERYS_FALL in how:
                 self._faults["worker_fallen_with_its_pool"] += 1
+            elif "by itself with 8:" in how:
+                # Who is started while the store or the broker is away says so with this exit code.
+                self._faults["started_while_the_server_was_away"] += 1
             else:
                 self._broken.append(how)
 
