@@ -21,7 +21,7 @@ export PIP_NO_INPUT := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install check fmt test test-fast chaos chaos-mutations demo reference lock build clean
+.PHONY: help install check fmt test test-fast simulate chaos chaos-mutations demo reference lock build clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ chaos: $(INSTALLED) ## Kill, freeze and cut off real processes at random for MIN
 
 chaos-mutations: $(INSTALLED) ## Put known defects into copies of the package, and require that chaos finds each
 	@$(BIN)/python -m tests.chaos.mutants
+
+simulate: $(INSTALLED) ## Play SEEDS=1000 worlds in which everything fails, on all cores; SEED=123 plays and prints one
+	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0))
 
 demo: $(INSTALLED) ## Run the example sweep (HumanEval, 492 trials) with two workers, from start to report
 	@state=$$(mktemp -d) && trap 'rm -rf "$$state"' EXIT && trap 'exit 130' HUP INT TERM && \

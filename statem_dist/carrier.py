@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from statem_dist.coordinator import NO_TERMS, Applied, Coordinator, Terms
 from statem_dist.deadline import LOOK_AGAIN_SECONDS, Deadline
-from statem_dist.errors import Unavailable
+from statem_dist.errors import NotConfirmed, Unavailable
 from statem_dist.follow import Follower, OnEvent, Settled, is_abandoned, queues_of_work
 from statem_dist.leases import RENEWALS_PER_LEASE
 from statem_dist.protocol.commands import Command
@@ -103,7 +103,43 @@ class Carrier:
         seen: Snapshot | None = None,
         terms: Terms = NO_TERMS,
     ) -> Settled:
-        """Apply a command that opens a transition, and see it through in the caller, in workers, or in both."""
+        """Apply a command that opens a transition, and see it through in the caller, in workers, or in both.
+
+        Raises:
+            NotConfirmed: what came of it is written, and too few replicas have said in time that they have it.
+        """
+        settled = self._carried_out(run_id, command, inline, deadline, on_event, on_waiting, seen, terms)
+        self.acknowledge(settled.run)
+        return settled
+
+    def acknowledge(self, run: Run) -> None:
+        """Let a caller know of a run only when it is as safe as the level of durability says.
+
+        Raises:
+            NotConfirmed: it is written, and too few replicas have said in time that they have it.
+        """
+        if self._store.confirm(run.id):
+            return
+        wanted = self._store.durability
+        raise NotConfirmed(
+            f"Run {run.id!r} is at version {run.version}: that is written, but {wanted.replicas} replicas have not "
+            f"confirmed it within {wanted.wait_ms} ms.",
+            hint="It takes effect, and nothing has to be done again; asked again with the same idempotency key, it is "
+            "confirmed anew. Look after the replicas: `statem-dist doctor`.",
+            details={"run_id": run.id, "version": run.version, "written": True, "replicas": wanted.replicas},
+        )
+
+    def _carried_out(
+        self,
+        run_id: str,
+        command: Command,
+        inline: InlineWorker | None,
+        deadline: Deadline,
+        on_event: OnEvent | None,
+        on_waiting: OnWaiting | None,
+        seen: Snapshot | None,
+        terms: Terms,
+    ) -> Settled:
         if inline is not None and inline.alone:
             applied = inline.apply(run_id, command, seen, terms)
             follower = self._follower(applied, on_event, terms)

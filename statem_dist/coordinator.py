@@ -6,6 +6,7 @@ by deciding anew on the newer state, a bounded number of times.
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import time
@@ -15,15 +16,19 @@ from contextlib import suppress
 from msgspec import Struct
 
 from statem_dist.dispatch import Dispatcher
-from statem_dist.errors import Conflict, NotFound, StaleVersion, StateRegressed, StoreReset
+from statem_dist.errors import Conflict, HistoryFull, NotFound, StaleVersion, StateRegressed, StoreReset
 from statem_dist.protocol.commands import (
     ClaimWork,
     Command,
     ExpireClaim,
     ExpireDecision,
+    Goto,
     Import,
     RecordOutcomes,
+    Restart,
+    Resume,
     ReturnWork,
+    Save,
     Start,
 )
 from statem_dist.protocol.decide import decide
@@ -42,6 +47,12 @@ REMIND_MS_MAX = 600_000
 OWN_KNOWLEDGE = (ClaimWork, RecordOutcomes, ReturnWork, ExpireClaim, ExpireDecision)
 """Commands of those who execute and look after runs. They name what they are about, and what else their process has
 seen of the run does not concern them."""
+
+HISTORY_WARNING = 0.8
+"""The part of its events that a run may have used before it is warned of their end."""
+
+
+logger = logging.getLogger(__name__)
 
 
 class Applied(Struct, frozen=True):
@@ -126,6 +137,7 @@ class Coordinator:
 
         Raises:
             NotFound: there is no such run, and the command does not create one.
+            HistoryFull: the run has as many events as it may have, and the command would begin something.
             StaleVersion: the run is not at the version that the terms name.
             StateRegressed: the store has lost what the caller, or this process, has seen of the run.
             Conflict: somebody else was faster in every one of the tries; nothing was written.
@@ -148,8 +160,11 @@ class Coordinator:
             if not events:
                 assert before is not None, "a command on nothing creates a run"
                 return Applied(run=before, events=(), operation=snapshot.operation if snapshot else "")
+            if isinstance(command, Goto | Save | Resume | Restart):
+                self._refuse_full(before)
             applied = self._commit(before, events, operation, now, terms, snapshot.operation if snapshot else "")
             if applied is not None:
+                self._warn_of_end(before, applied.run)
                 return applied
         raise Conflict(
             f"Run {run_id!r} changed {self.settings.conflict_attempts_max} times while this was decided.",
@@ -242,6 +257,26 @@ class Coordinator:
             )
         return run_not_found(run_id)
 
+    def _refuse_full(self, run: Run | None) -> None:
+        """Refuse to begin something on a run that has as many events as it may have; what is open may go on.
+
+        Raises:
+            HistoryFull: it has.
+        """
+        events_max = self.settings.history_events_max
+        if run is not None and run.version >= events_max:
+            raise HistoryFull(
+                f"Run {run.id!r} has {run.version} events; from {events_max} on a run begins nothing more.",
+                hint="Go on with a new run, or raise STATEM_HISTORY_EVENTS_MAX for everybody who begins transitions.",
+                details={"run_id": run.id, "version": run.version, "history_events_max": events_max},
+            )
+
+    def _warn_of_end(self, before: Run | None, after: Run) -> None:
+        """Tell the log of a service or a worker, once, that the events of a run come to their end."""
+        told = history_warning(after, self.settings)
+        if told is not None and (before is None or history_warning(before, self.settings) is None):
+            logger.warning("%s", told)
+
     def _commit(
         self,
         before: Run | None,
@@ -295,6 +330,16 @@ class Coordinator:
         if hinted:
             waits.append(min(self._grace_ms * 2 ** min(snapshot.hints, 20), REMIND_MS_MAX))
         return max(1, min(waits, default=self._grace_ms))
+
+
+def history_warning(run: Run, settings: Settings) -> str | None:
+    """Return a sentence for whoever moves a run whose events come to their end; None while there is time."""
+    if run.version < HISTORY_WARNING * settings.history_events_max:
+        return None
+    return (
+        f"Run {run.id!r} has {run.version} events, and from {settings.history_events_max} on it begins nothing more."
+        " Go on with a new run in time."
+    )
 
 
 def run_exists(run_id: str) -> Conflict:

@@ -102,7 +102,11 @@ class Engine:
     ) -> None:
         self.settings = settings
         self.redis_url = redis_url
-        self.store = RedisStore(client_for(redis_url, quick=quick), patience_seconds=settings.patience_seconds)
+        self.store = RedisStore(
+            client_for(redis_url, quick=quick),
+            patience_seconds=settings.patience_seconds,
+            durability=settings.durability,
+        )
         self.roster = Roster(self.store)
         self.watcher = Watcher(self.store.client)
         self._coordinator = Coordinator(self.store, dispatcher_for(settings, redis_url), settings)
@@ -136,6 +140,14 @@ class Engine:
     def clock(self) -> int:
         """Return the time of the store in ms."""
         return self.store.clock()
+
+    def acknowledge(self, run: Run) -> None:
+        """Let a caller know of a run only when it is as safe as the level of durability says.
+
+        Raises:
+            NotConfirmed: it is written, and too few replicas have said in time that they have it.
+        """
+        self._carrier.acknowledge(run)
 
     def recognise_store(self) -> bool:
         """Remember which store this is; return whether it is another one than it was when this was first asked."""
@@ -433,6 +445,7 @@ class Engine:
         if left is not None:
             return left
         assert run.transition is not None
+        self.acknowledge(run)
         return Settled(run=run, transition=run.transition)
 
     def recover(
@@ -499,6 +512,7 @@ class Engine:
         run = self._coordinator.apply(run_id, CancelRun(reason=reason, by=by, terminate=terminate), None, terms).run
         # What a killed caller has left is not waited for.
         left = self._carrier.settle_leftover(self._coordinator.load(run_id), NEVER) if run.in_flight else None
+        self.acknowledge(run)
         return run if left is None else left.run
 
     def pause(self, run_id: str, reason: str, by: Actor, terms: Terms = NO_TERMS) -> Run:
@@ -511,7 +525,9 @@ class Engine:
             CancelledRun: it was cancelled.
             Conflict: it has finished.
         """
-        return self._coordinator.apply(run_id, Pause(reason=reason, by=by), None, terms).run
+        run = self._coordinator.apply(run_id, Pause(reason=reason, by=by), None, terms).run
+        self.acknowledge(run)
+        return run
 
     def unpause(self, run_id: str, by: Actor, terms: Terms = NO_TERMS) -> Run:
         """Let a paused run go on; return it as it is then. What it owes is offered to workers again.
@@ -520,7 +536,9 @@ class Engine:
             CancelledRun: it was cancelled.
             Conflict: it is not paused.
         """
-        return self._coordinator.apply(run_id, Unpause(by=by), None, terms).run
+        run = self._coordinator.apply(run_id, Unpause(by=by), None, terms).run
+        self.acknowledge(run)
+        return run
 
     def see_through(self, run_id: str, deadline: Deadline) -> Settled | None:
         """Wait until the open transition of a run has settled or time is up; None if there is none.
@@ -597,6 +615,7 @@ class Engine:
         run = self.run(run_id)
         transition = find_transition(self.store, run, receipt.transition)
         assert transition is not None, "a receipt names a transition that was made"
+        self.acknowledge(run)
         return Settled(run=run, transition=transition)
 
     def require_same_request(self, terms: Terms) -> bool:
@@ -658,7 +677,9 @@ class Engine:
             raise run_exists(parcel.run.id)
         for stored in parcel.runbooks:
             self.store.save_runbook(stored)
-        return self._coordinator.adopt(parcel.events)
+        run = self._coordinator.adopt(parcel.events)
+        self.acknowledge(run)
+        return run
 
     def decisions(
         self, limit: int, on_unreadable: OnUnreadable, labels: Mapping[str, str] | None = None

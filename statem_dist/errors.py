@@ -18,6 +18,7 @@ of the CLI and one HTTP status, here and nowhere else::
     │   ├── TransitionInFlight        5    409
     │   ├── PausedRun                 5    409   whoever paused it
     │   ├── CancelledRun              5    409   nobody: the run has ended, or is about to
+    │   ├── HistoryFull               5    409   the caller: the run has as many events as a run may have
     │   ├── StaleVersion              5    412   the caller: it has seen an older version of the run than there is
     │   └── StateRegressed            5    409   the caller: the store has lost what it has seen of the run
     ├── Unavailable                   8    503   the operator: Redis, the broker, the state directory
@@ -181,6 +182,12 @@ class CancelledRun(Conflict):
     """The run was cancelled; its details say by whom, why and since when."""
 
     code = "run_cancelled"
+
+
+class HistoryFull(Conflict):
+    """The run has as many events as a run may have, and begins nothing more."""
+
+    code = "history_full"
 
 
 class Unavailable(StatemError):

@@ -24,7 +24,7 @@ from statem_dist.checks.process import Supervisor
 from statem_dist.coordinator import Applied, Coordinator
 from statem_dist.deadline import NEVER, Deadline
 from statem_dist.errors import StateRegressed
-from statem_dist.leases import LeaseKeeper
+from statem_dist.leases import Held, LeaseKeeper
 from statem_dist.protocol.commands import ClaimWork, RecordOutcomes, ReturnWork
 from statem_dist.protocol.events import Event, WorkClaimed
 from statem_dist.protocol.graph import LlmReview, Predicate
@@ -184,6 +184,8 @@ class Executor:
                         return work.applied
                     if held.lost or self._stopping.is_set() or deadline.passed:
                         return self._hand_back(work, token, on_recorded)
+                    if not repeatable(planned) and not self._confirmed(run.id, held, deadline):
+                        return self._hand_back(work, token, on_recorded)
                     outcome = self._evaluate(work.applied.run, planned, token, deadline)
                     if outcome.reason in CUT_SHORT and repeatable(planned):
                         return self._hand_back(work, token, on_recorded)
@@ -196,6 +198,16 @@ class Executor:
                 self._hand_back_if_repeatable(work, token, on_recorded)
                 raise
         return work.applied
+
+    def _confirmed(self, run_id: str, held: Held, deadline: Deadline) -> bool:
+        """Wait until a claim is as safe as the level of durability says: what must not run twice is begun only then.
+
+        A replica that takes over without the claim would have somebody else begin it as well.
+        """
+        while not self.coordinator.store.confirm(run_id):
+            if held.lost or self._stopping.is_set() or deadline.passed:
+                return False
+        return True
 
     def _evaluate(self, run: Run, planned: PlannedCheck, token: int, deadline: Deadline) -> Outcome:
         transition = run.transition

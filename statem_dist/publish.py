@@ -14,6 +14,7 @@ from statem_dist.dispatch import Owed, task_parts
 from statem_dist.errors import Unavailable
 from statem_dist.store.base import Push
 from statem_dist.store.client import REPLY_TIMEOUT_SECONDS
+from statem_dist.store.topology import topology_of
 
 logger = logging.getLogger(__name__)
 
@@ -30,9 +31,13 @@ class PublishAfterCommit:
 
     def __init__(self, broker_url: str) -> None:
         try:
-            # A Redis that has gone silent would else be waited for without end, by everybody who sends.
-            silence = {"socket_timeout": REPLY_TIMEOUT_SECONDS} if broker_url.startswith("redis") else {}
-            self._connection = Connection(broker_url, connect_timeout=5, transport_options=silence)
+            topology = topology_of(broker_url)
+            options = {} if topology is None else topology.broker_options
+            url = broker_url if topology is None else topology.broker_url
+            if url.startswith(("redis", "sentinel")):
+                # A Redis that has gone silent would else be waited for without end, by everybody who sends.
+                options = {"socket_timeout": REPLY_TIMEOUT_SECONDS, **options}
+            self._connection = Connection(url, connect_timeout=5, transport_options=options)
         except (ImportError, KeyError, ValueError) as error:
             raise broker_unavailable(broker_url, error) from error
         self._declared: set[str] = set()

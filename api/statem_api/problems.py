@@ -49,6 +49,7 @@ KINDS: dict[str, str] = {
     "transition_in_flight": "Another transition is open; `transition` says which. Wait for it, or cancel it.",
     "run_paused": "The run is paused; nothing begins until it is resumed.",
     "run_cancelled": "The run was ended for good.",
+    "history_full": "The run has as many events as it may have, and begins nothing more.",
     "stale_version": "`If-Match` names another version than the run has now; `version` and `current` say where it is.",
     "state_regressed": (
         "The state store is behind what the caller, or this service, has seen of the run: it has lost writes. "

@@ -166,6 +166,8 @@ class Service:
                 if now.run.version < settled.run.version:
                     raise state_regressed(run_id, settled.run.version, now.run.version)
                 settled = now
+        if self.settings.durability.replicas:
+            await self.call(self.engine.acknowledge, settled.run)
         return settled
 
 

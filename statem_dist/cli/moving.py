@@ -197,7 +197,9 @@ def goto(
 
     Example: statem-dist goto review --run-id demo
     """
+    from statem_dist.cli.loading import warn
     from statem_dist.cli.progress import Ticker, ask_questions, say_waiting
+    from statem_dist.coordinator import history_warning
     from statem_dist.deadline import Deadline
     from statem_dist.questions import confirmations_of
 
@@ -240,6 +242,8 @@ def goto(
                 file=sys.stderr,
             )
             raise
+        if told := history_warning(settled.run, at.settings):
+            warn(told)
         waiting = at.engine.waiting_reason(settled.run) if settled.transition.open else ""
         return _moved(settled, waiting, submitted=not wait, shown=ticker is not None)
 

@@ -16,6 +16,7 @@ from statem_dist.cli.session import (
     Session,
     StateDirOption,
     pairs,
+    require_no_service,
     session,
     usable_run_id,
 )
@@ -225,6 +226,7 @@ def _archived(at: Session, run_id: str | None) -> tuple[Run, EventLog]:
     from statem_dist.archive import Archive, ArchivedEvents
     from statem_dist.cli.records import archive_folder
 
+    require_no_service("history --archive")
     given = run_id or os.environ.get("STATEM_RUN_ID")
     if not given:
         raise Usage("Which run of the archive is meant?", hint="Name it with --run-id.")
@@ -301,6 +303,7 @@ def _archived_runs(at: Session, wanted: RunFilter, limit: int) -> Answer:
     from statem_dist.errors import StatemError
     from statem_dist.views import run_summary
 
+    require_no_service("runs --archive")
     place = Archive(archive_folder(at.settings))
     found: list[dict[str, Any]] = []
     for path, run in archived_runs(place, place.files()):

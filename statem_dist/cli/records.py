@@ -198,7 +198,6 @@ def export(
     Example: statem-dist export demo --output demo.run.jsonl
     """
     from statem_dist import transfer
-    from statem_dist.files import write_chunks
 
     require_no_service("export")
     if bool(run) == all_:
@@ -222,11 +221,11 @@ def export(
         if folder is not None:
             for each in counted():
                 chunks = transfer.compressed(transfer.pack(at.store, [each]))
-                write_chunks(folder / f"{each.id}{transfer.SUFFIX}.gz", chunks, mode=0o666)
+                _write(folder / f"{each.id}{transfer.SUFFIX}.gz", chunks)
         elif output is not None:
             lines = transfer.pack(at.store, counted())
             chunks = transfer.compressed(lines) if output.suffix == ".gz" else lines
-            write_chunks(output, chunks, mode=0o666)
+            _write(output, chunks)
         else:
             for line in transfer.pack(at.store, counted()):
                 sys.stdout.buffer.write(line)
@@ -236,6 +235,22 @@ def export(
     where = folder or output
     data = {"ok": True, "runs": count, "to": str(where)}
     return Answer(data, lambda: f"Exported: {count} runs to {where}")
+
+
+def _write(path: Path, chunks: Iterable[bytes]) -> None:
+    """Write a file whole or not at all.
+
+    Raises:
+        Unavailable: it cannot be written.
+    """
+    from statem_dist.files import write_chunks
+
+    try:
+        write_chunks(path, chunks, mode=0o666)
+    except OSError as error:
+        raise Unavailable(
+            f"{path} cannot be written: {error.strerror}.", hint="An old file of that name is there as it was."
+        ) from error
 
 
 def _all_runs(at: Session) -> Iterator[Run]:

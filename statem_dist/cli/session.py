@@ -259,7 +259,9 @@ def store_url(settings: Settings) -> str:
         return settings.redis_url
     from statem_dist.embedded.server import ensure
 
-    return ensure(settings.state_dir, idle_stop_seconds=settings.idle_stop_seconds).redis_url
+    return ensure(
+        settings.state_dir, idle_stop_seconds=settings.idle_stop_seconds, appendfsync=settings.durability.appendfsync
+    ).redis_url
 
 
 def _is_missing(place: Path) -> bool:

@@ -135,6 +135,9 @@ class Store(EventLog, Protocol):
             the run has now, 0 when it does not exist.
         """
 
+    def confirm(self, run_id: str) -> bool:
+        """Wait until all that is known of a run is as safe as the level of durability says; False if not in time."""
+
     def renew(self, run_id: str, token: int, lease_ms: int) -> bool:
         """Prolong a lease; False when it has run out or ended."""
 

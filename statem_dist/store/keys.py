@@ -20,6 +20,7 @@ key                                type         holds
 ``statem:{s}:runs``                sorted set   run id, scored by creation (ms)
 ``statem:{s}:status:STATUS``       sorted set   the same, one per status
 ``statem:{s}:label:KEY=VALUE``     sorted set   the same, one per label
+``statem:{s}:barrier``             string       written before replicas are waited for
 ``statem:{s}:moved``               channel      ``ID VERSION`` after each commit
 ``statem:runbook:HASH``            string       a runbook that was started or registered; immutable
 ``statem:registered``              hash         hash of a registered runbook to who registered it, when, by which name
@@ -162,6 +163,11 @@ def status(shard: int, name: str) -> str:
 def label(shard: int, key: str, value: str) -> str:
     """Return the key of a shard's index of one label."""
     return f"statem:{{{shard}}}:label:{key}={value}"
+
+
+def barrier(shard: int) -> str:
+    """Return the key that is written before replicas are waited for."""
+    return f"statem:{{{shard}}}:barrier"
 
 
 def moved(shard: int) -> str:

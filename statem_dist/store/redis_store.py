@@ -15,6 +15,7 @@ from hashlib import sha1
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from statem_dist.durability import EVERYSEC, Durability
 from statem_dist.errors import StoredDataUnreadable, Unavailable
 from statem_dist.protocol.events import Event
 from statem_dist.protocol.model import Run
@@ -89,12 +90,21 @@ class RedisStore:
     Args:
         client: how the server is spoken to.
         patience_seconds: how long an unreachable server is tried again before ``Unavailable`` is raised.
+        durability: how safe a commit is to be before ``confirm`` says so.
         bears_faults: whether a server that refuses for want of memory or disk is borne with as long, too: for
             whoever holds results that nobody else has.
     """
 
-    def __init__(self, client: Client, *, patience_seconds: float, bears_faults: bool = False) -> None:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        patience_seconds: float,
+        durability: Durability = EVERYSEC,
+        bears_faults: bool = False,
+    ) -> None:
         self.client = client
+        self.durability = durability
         self._bears_faults = bears_faults
         self._patience_seconds = patience_seconds
         self._clock_offset_ms: int | None = None
@@ -109,6 +119,10 @@ class RedisStore:
             self._synchronise(int(seconds) * 1000 + int(microseconds) // 1000)
         assert self._clock_offset_ms is not None
         return _monotonic_ms() + self._clock_offset_ms
+
+    def knows(self, command: str) -> bool:
+        """Return whether the server has a command."""
+        return self.call("COMMAND", "INFO", command) not in ([None], [], None)
 
     def identity(self) -> Identity:
         """Return which store this is. See ``Store.identity``."""
@@ -203,6 +217,23 @@ class RedisStore:
         arguments += [*ended, *(push.message for push in change.pushes)]
         done, version = self.run_script(COMMIT, key_list, arguments)
         return None if done else int(version)
+
+    def confirm(self, run_id: str) -> bool:
+        """Wait until replicas have all that was written of a run so far, by whomever. See ``Store.confirm``.
+
+        What is waited for is a write of its own: replicas have it after all that was written before it, and a commit
+        that is known already, or was made by somebody else, is none of this connection's.
+        """
+        wanted = self.durability
+        if not wanted.replicas:
+            return True
+        wait: tuple[str | int, ...] = ("WAIT", wanted.replicas, wanted.wait_ms)
+        if wanted.fsynced:
+            wait = ("WAITAOF", 1, wanted.replicas, wanted.wait_ms)
+        _, found = self.call_many([("SET", keys.barrier(keys.shard_of(run_id)), ""), wait])
+        if wanted.fsynced:
+            return bool(found[0] >= 1 and found[1] >= wanted.replicas)
+        return bool(found >= wanted.replicas)
 
     def renew(self, run_id: str, token: int, lease_ms: int) -> bool:
         """Prolong a lease; False when it has run out or ended."""
@@ -354,9 +385,10 @@ class RedisStore:
         cursor = "0"
         while True:
             found, flat = self.call("HSCAN", keys.ACTIVE, cursor, "COUNT", 500)
-            for scope, run_id in zip(flat[::2], flat[1::2], strict=True):
-                run_key = keys.run(bytes(run_id).decode())
-                if not self.call("EXISTS", run_key):
+            run_keys = [keys.run(bytes(run_id).decode()) for run_id in flat[1::2]]
+            there = self.call_many(("EXISTS", run_key) for run_key in run_keys)
+            for scope, run_id, run_key, exists in zip(flat[::2], flat[1::2], run_keys, there, strict=True):
+                if not exists:
                     with suppress(Unavailable):
                         self.run_script(RELEASE, [keys.ACTIVE, run_key], [scope, run_id])
             cursor = bytes(found).decode()

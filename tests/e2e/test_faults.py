@@ -332,6 +332,27 @@ def test_a_full_disk_is_the_commands_own_failure(site: Site, tiny_disk: Path) ->
     assert site.json("cur", "--run-id", "r")["current"] == "a"
 
 
+def test_an_export_without_room_leaves_the_old_file(site: Site, tiny_disk: Path) -> None:
+    """What does not fit is an error that names the file and why; the file of before is whole, and nothing else is left
+    beside it. With room again the same command writes the new one."""
+    site.start("nodes: {a: {next: b}, b: The end.}")
+    file = tiny_disk / "r.run.jsonl"
+    site.json("export", "r", "--output", str(file))
+    before = file.read_bytes()
+    site.json("goto", "b", "--run-id", "r")
+    with (tiny_disk / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+        while True:
+            filler.write(bytes(4096))
+    refused = site.json("export", "r", "--output", str(file), expect=8)
+    assert "No space left on device" in refused["error"]
+    assert str(file) in refused["error"]
+    assert file.read_bytes() == before
+    assert sorted(each.name for each in tiny_disk.iterdir()) == ["filler", "r.run.jsonl"]
+    (tiny_disk / "filler").unlink()
+    site.json("export", "r", "--output", str(file))
+    assert file.read_bytes() != before
+
+
 def test_a_full_disk_under_the_state_directory_is_named(site: Site, tiny_disk: Path) -> None:
     """Nothing can be written: exit code 8 and the path; with room again the same command works."""
     state_dir = str(tiny_disk / "state")

@@ -64,7 +64,8 @@ def api() -> Iterator[Api]:
 def exported(caller: Caller, run_id: str) -> list[dict[str, Any]]:
     """Return the events of a run as its file has them."""
     lines = caller.ask("GET", f"/v1/runs/{run_id}/export", expect=200).text.splitlines()
-    return [document for line in lines if "event" in (document := json.loads(line))]
+    values = [json.loads(line)["value"] for line in lines]
+    return [value["event"] for value in values if value["kind"] == "event"]
 
 
 def test_every_reason_of_a_check_is_tested_here() -> None:

@@ -15,7 +15,9 @@ from statem_dist.embedded.place import Place
 from statem_dist.store import keys
 from statem_dist.store.client import client_for
 from statem_dist.store.redis_store import RedisStore
+from statem_dist.sweep.desk import has_ended
 from statem_dist.verification import StoredRunbooks, verify_run
+from tests.support.driven_sweeps import sweeps_of_a_site
 from tests.support.programs import Site, eventually
 
 pytestmark = pytest.mark.e2e
@@ -144,12 +146,46 @@ def test_an_archived_run_can_be_looked_at_and_comes_back(ended: Site) -> None:
     for words, shown in before.items():
         assert ended.json(*words, "--run-id", "r", "--archive") == shown
     assert ended.run("history", "--run-id", "nobody", "--archive").exit_code == 1
+    assert ended.run("history", "--run-id", "r", "--archive", STATEM_URL="http://127.0.0.1:1").exit_code == 64
     assert ended.json("verify", "--all")["violation_count"] == 0
     assert ended.json("verify", "--file", str(ended.state_dir / "archive"))["runs"] == 1
     assert ended.json("import", str(ended.state_dir / "archive"))["imported"] == ["r"]
     assert ended.json("history", "--raw", "--run-id", "r") == before["history", "--raw"]
     assert ended.json("prune", "--all")["runs"] == [{"run_id": "r"}]
     assert ended.run("prune").exit_code == 64
+
+
+@pytest.mark.slow
+@pytest.mark.chaos
+def test_a_store_in_use_is_lawful_at_every_moment() -> None:
+    """While a sweep is under way, and a worker of it is killed: nothing is found, and nothing of it is archived."""
+    agent = 'touch out; [ "$STATEM_TRIAL" -le 4 ] || until [ -e "$STATEM_SWEEP_DIR/gate" ]; do sleep 0.05; done'
+    with sweeps_of_a_site() as sweeps:
+        site = sweeps.site
+        killed = sweeps.worker(2)
+        sweep = sweeps.submit("busy", agent, trials=10, limits={"api": {"in_flight": 3}})
+
+        def stands_at_the_gate() -> bool:
+            counts = sweeps.sweep(sweep).counts
+            return (counts["passed"], counts["running"]) == (4, 2)
+
+        while not stands_at_the_gate():
+            assert site.json("verify", "--all")["violation_count"] == 0
+        killed.kill()
+        assert site.json("verify", "--all")["violation_count"] == 0
+        sweeps.worker(2)
+        eventually(stands_at_the_gate, "another worker goes on")
+        assert site.json("verify", "--all")["violation_count"] == 0
+        assert len(site.json("runs", "--status", "finished")["runs"]) == 4
+        assert site.json("archive", "--all")["runs"] == [], "they are of a sweep that is open"
+        site.write("gate")
+        while not has_ended(sweeps.sweep(sweep)):
+            assert site.json("verify", "--all")["violation_count"] == 0
+        assert sweeps.ended(sweep).counts["passed"] == 10
+        assert site.json("verify", "--all")["sweeps"] == 1
+        assert len(site.json("archive", "--all")["runs"]) == 10
+        assert site.json("runs")["runs"] == []
+        assert site.json("sweep", "trials", sweep)["ok"]
 
 
 @pytest.mark.slow
@@ -192,6 +228,34 @@ def _kill_at_every_step(ended: Site, store: RedisStore) -> None:
     ended.json("import", str(archive.folder))
     ended.json("archive", "r")
     assert [path for path in archive.folder.rglob("*") if path.is_file()] == archive.files(), "the next one tidies up"
+
+
+@pytest.mark.slow
+@pytest.mark.chaos
+def test_whoever_kills_import_goes_on_where_it_was(ended: Site) -> None:
+    """Killed before and after each step in turn: what came in is whole, and at last everything is there once."""
+    ended.json("export", "--all", "--output", "all.run.jsonl")
+    other = ended.folder / "other"
+    try:
+        ended.json("runs", "--state-dir", str(other))
+        ended.json("import", "all.run.jsonl", "--dry-run", "--state-dir", str(other))
+        imported: list[str] = []
+        for steps in range(1, 200):
+            argv = [sys.executable, "-c", DIES, str(steps)]
+            argv += ["import", "all.run.jsonl", "--state-dir", str(other), "--json"]
+            said = ended.launch(argv, f"import-{steps}", ended.environment).wait()
+            verified = ended.json("verify", "--all", "--state-dir", str(other))
+            assert verified["violation_count"] == 0
+            if said.exit_code == 0:
+                imported = said.data["imported"] + said.data["unchanged"]
+                break
+            assert said.exit_code == -9
+        assert sorted(imported) == ["alive", "r"]
+        for run_id in imported:
+            shown = ended.json("history", "--raw", "--run-id", run_id)
+            assert ended.json("history", "--raw", "--run-id", run_id, "--state-dir", str(other)) == shown
+    finally:
+        ended.run("down", "--state-dir", str(other))
 
 
 def test_a_worker_takes_out_what_has_been_there_long_enough(ended: Site) -> None:

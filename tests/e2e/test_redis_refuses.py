@@ -8,6 +8,7 @@ import urllib.request
 from collections.abc import Iterator
 from email.message import Message
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -151,3 +152,30 @@ def test_data_of_somebody_else_is_told_as_such(site: Site, redis: OwnRedis) -> N
     said = site.json("cur", "--run-id", "r", expect=1)
     assert said["code"] == "stored_data_unreadable"
     assert "one of its own" in said["hint"]
+
+
+def test_a_script_cache_that_is_emptied_all_the_time_is_nobodys_trouble(site: Site, redis: OwnRedis) -> None:
+    """``SCRIPT FLUSH`` every 200 ms while runs are started and moved: no error reaches a user."""
+    site.worker("-c", "4")
+    path = str(site.write("r.yaml", "nodes: {a: {before_transfer: [{run: 'true'}], next: b}, b: The end.}"))
+    runs = [f"r{number}" for number in range(10)]
+    done = Event()
+    flushed = 0
+
+    def flush() -> None:
+        nonlocal flushed
+        while not done.wait(0.2):
+            redis.call("SCRIPT", "FLUSH")
+            flushed += 1
+
+    flushing = Thread(target=flush)
+    flushing.start()
+    try:
+        site.many(*(("start", path, "--run-id", run_id) for run_id in runs))
+        site.many(*(("goto", "b", "--run-id", run_id) for run_id in runs))
+        listed = site.json("runs")["runs"]
+    finally:
+        done.set()
+        flushing.join()
+    assert flushed > 0
+    assert {run["run_id"]: run["current"] for run in listed} == dict.fromkeys(runs, "b")

@@ -259,6 +259,25 @@ def test_a_cancellation_holds_for_workers_that_come_later(site: Site) -> None:
     assert site.json("goto", "b", "--run-id", "r0")["current"] == "b"
 
 
+# --- what is left behind -----------------------------------------------------------------------------------------
+
+
+def test_queues_leave_nothing_behind(site: Site) -> None:
+    """Workers that came, worked, were killed and stopped: the store has runs, and nothing of Celery's but the names of
+    its queues: no results, no reply boxes, no messages that wait for an acknowledgement, and nobody who listens."""
+    for number, end in enumerate((Program.kill, Program.terminate)):
+        worker = site.worker("-c", "2")
+        submit_many(site, "true", 10, first=10 * number)
+        eventually(lambda: all_on(site, "b"), "all runs have moved")
+        end(worker)
+        worker.wait()
+    others = {key.decode() for key in site.redis("KEYS", "*") if not key.startswith(b"statem:")}
+    bindings = {"checks", "celery.pidbox", "_deadlines", "_permanent.checks"}
+    assert {name.removeprefix("_kombu.binding").removeprefix(".") for name in others} <= bindings
+    assert site.redis("PUBSUB", "NUMPAT") == 0
+    assert site.redis("PUBSUB", "CHANNELS", "*") == []
+
+
 # --- clocks ------------------------------------------------------------------------------------------------------
 
 ANOTHER_TIME = """

@@ -107,6 +107,10 @@ class MemoryStore:
             self._receipts[after.id, change.receipt.request] = change.receipt
         return None
 
+    def confirm(self, run_id: str) -> bool:
+        """Say that all is as safe as it gets."""
+        return True
+
     def renew(self, run_id: str, token: int, lease_ms: int) -> bool:
         """Prolong a lease that has not run out."""
         stored = self.runs.get(run_id)

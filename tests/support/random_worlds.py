@@ -144,7 +144,7 @@ def _random_work(rng: Random) -> Work:
     works: tuple[Work, ...] = (
         Command("true"),
         Command("true"),
-        Predicate("file", exists=True),
+        Predicate("file", exists=rng.randint(0, 2) == 0),
         Message("look"),
         Manual("sure?"),
         Checklist(("one", "two")),

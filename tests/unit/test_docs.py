@@ -123,7 +123,7 @@ def names_looked_up(module: ast.AST) -> Iterator[str]:
         match node:
             case ast.Call(func=ast.Attribute(attr="get"), args=[ast.Constant(value=str(name)), *_]):
                 yield name
-            case ast.Call(func=ast.Name(id="_seconds"), args=[_, ast.Constant(value=str(name)), *_]):
+            case ast.Call(func=ast.Name(id="_seconds" | "_whole"), args=[_, ast.Constant(value=str(name)), *_]):
                 yield name
             case ast.Subscript(slice=ast.Constant(value=str(name)), ctx=ast.Load()):
                 yield name
@@ -287,7 +287,7 @@ def test_environment_variables_are_those_that_are_read() -> None:
     assert set(documented) == variables_read()
     defaults = Settings.from_environment({})
     for name, default in documented.items():
-        if name.endswith("_SECONDS"):
+        if name.endswith(("_SECONDS", "_EVENTS_MAX")):
             assert float(default) == getattr(defaults, name.removeprefix("STATEM_").lower())
     assert documented["STATEM_STATE_DIR"] == defaults.state_dir.name
 

@@ -89,3 +89,12 @@ def test_how_long_runs_stay_comes_from_the_environment() -> None:
     ):
         with pytest.raises(Usage, match=name):
             Settings.from_environment({name: text})
+
+
+def test_the_bound_of_a_history_is_a_whole_number() -> None:
+    """Something else is refused by the name of its variable."""
+    assert Settings.from_environment({}).history_events_max == 100_000
+    assert Settings.from_environment({"STATEM_HISTORY_EVENTS_MAX": "2500"}).history_events_max == 2500
+    for text in ("0", "-1", "1e5", "many", "1.5"):
+        with pytest.raises(Usage, match="STATEM_HISTORY_EVENTS_MAX must be a positive whole number"):
+            Settings.from_environment({"STATEM_HISTORY_EVENTS_MAX": text})

@@ -84,7 +84,12 @@ class Runtime:
         self._url = store_url(settings)
         self._making = threading.Lock()
         self._slots: Slots | None = None
-        self.store = RedisStore(client_for(self._url), patience_seconds=PATIENCE_SECONDS, bears_faults=True)
+        self.store = RedisStore(
+            client_for(self._url),
+            patience_seconds=PATIENCE_SECONDS,
+            durability=settings.durability,
+            bears_faults=True,
+        )
         self.coordinator = Coordinator(self.store, dispatcher_for(settings, self._url), settings)
         self.supervisor = Supervisor(kill_grace_seconds=settings.kill_grace_seconds)
         self._leases = LeaseKeeper(self._impatient_store(), settings.lease_seconds, settings.kill_grace_seconds)

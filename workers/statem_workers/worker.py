@@ -25,6 +25,7 @@ from statem_dist.roster import ANNOUNCE_SECONDS, Roster, WorkerCard
 from statem_dist.settings import Settings
 from statem_dist.store.client import client_for
 from statem_dist.store.redis_store import RedisStore
+from statem_dist.surroundings import require_surroundings
 from statem_dist.sweep.keeper import Keeper
 from statem_dist.sweep.lingering import linger
 from statem_workers.app import broker_url_for, make_app, require_broker
@@ -52,6 +53,7 @@ def run_worker(options: WorkerOptions, settings: Settings) -> int:
         Usage: a pool that is not supported.
         Invalid: a sandbox is demanded of this host that it cannot make.
         Unavailable: the state store or the broker cannot be reached at the start.
+        UnsafeSurroundings: runs would be lost on them.
     """
     if options.pool not in POOLS:
         raise Usage(f"The pool {options.pool!r} is not supported. Choose one of: {', '.join(POOLS)}.")
@@ -68,7 +70,9 @@ def run_worker(options: WorkerOptions, settings: Settings) -> int:
     # Celery warns root because of pickled tasks; this application accepts JSON alone.
     warnings.simplefilter("ignore", SecurityWarning)
     app = make_app(settings.broker_url or broker_url_for(store_url(settings)), options.queues, events=options.events)
-    RedisStore(client_for(store_url(settings)), patience_seconds=settings.patience_seconds).clock()
+    require_surroundings(
+        RedisStore(client_for(store_url(settings)), patience_seconds=settings.patience_seconds), settings
+    )
     require_broker(app, settings)
     app.steps["consumer"].add(BoundedIntake)
     configure(options, settings)
