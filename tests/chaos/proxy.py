@@ -84,11 +84,14 @@ class Proxy:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._flows.set()
-        self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", self.port, backlog=512))
+        listening = self._loop.run_until_complete(
+            asyncio.start_server(self._serve, "127.0.0.1", self.port, backlog=512)
+        )
         self._ready.set()
         self._loop.run_forever()
         # What is cut off now is nobody's trouble any more.
         self._loop.set_exception_handler(lambda *_: None)
+        listening.close()
         for task in asyncio.all_tasks(self._loop):
             task.cancel()
         self._cut_all()

@@ -34,6 +34,9 @@ from tests.chaos.world import QUEUES, Skipped, World
 SETTLING_SECONDS = 180.0
 """How long everything may take to come to rest once the faults are over."""
 
+CELERYS_FALL = "StopIteration"
+"""How a worker ends whose pool loses a child in the moment when it loses the broker; see ``checker.EXPECTED``."""
+
 TRIALS_PER_MINUTE = 20
 """Trials of each of two models."""
 
@@ -162,8 +165,20 @@ class Round:
                     end_at = time.monotonic() - begun + fault.seconds
                     heapq.heappush(ends, (end_at, len(faults), f"{fault.kind}: {whom}", over))
             else:
+                self._start_fallen(now)
                 time.sleep(0.02)
         self._note(time.monotonic() - begun, "the faults are over")
+
+    def _start_fallen(self, now: float) -> None:
+        for how in self._world.start_fallen():
+            self._note(now, how)
+            if CELERYS_FALL in how:
+                self._faults["worker_fallen_with_its_pool"] += 1
+            elif "by itself with 8:" in how:
+                # Who is started while the store or the broker is away says so with this exit code.
+                self._faults["started_while_the_server_was_away"] += 1
+            else:
+                self._broken.append(how)
 
     def _note(self, at: float, what: str) -> None:
         line = f"{at:7.2f} s  {what}"
@@ -202,15 +217,8 @@ class Round:
             if time.monotonic() - begun > self._settling_seconds:
                 self._broken.append(f"not at rest {self._settling_seconds:.0f} s after the faults: {found}")
                 return False
-            for name in world.programs:
-                program = world.programs[name]
-                if not program.running and program.process.returncode not in (0, -signal.SIGKILL):
-                    self._broken.append(f"{name} has ended by itself with {program.process.returncode}")
-                    return False
+            self._start_fallen(self.plan.seconds)
             time.sleep(0.3)
-        for name, program in world.programs.items():
-            if not program.running and program.process.returncode:
-                self._broken.append(f"{name} has ended with {program.process.returncode}: {program.stderr[-500:]}")
         return True
 
     def _judge(self, sweep_id: str) -> Checker:

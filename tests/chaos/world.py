@@ -301,6 +301,18 @@ class World:
             if not self.programs[role.name].running:
                 self.start(role)
 
+    def start_fallen(self) -> list[str]:
+        """Start again what has ended by itself, as whoever runs a service does; return how it ended."""
+        fallen = []
+        for role in self.roles:
+            program = self.programs[role.name]
+            if not program.running and program.process.returncode not in (0, -signal.SIGKILL):
+                fallen.append(
+                    f"{role.name} has ended by itself with {program.process.returncode}: {program.stderr[-400:]}"
+                )
+                self.start(role)
+        return fallen
+
     # --- faults ----------------------------------------------------------------------------------------------
 
     def inject(self, fault: Fault) -> tuple[str, Callable[[], None] | None]:
