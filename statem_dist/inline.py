@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from statem_dist.checks.environment import inline_environment
 from statem_dist.checks.process import Supervisor, end_commands, outlive_commands
 from statem_dist.coordinator import NO_TERMS, Applied, Coordinator, Terms
 from statem_dist.deadline import Deadline
 from statem_dist.dispatch import Dispatcher, DispatchOthers
+from statem_dist.errors import Conflict
 from statem_dist.executor import Executor
 from statem_dist.follow import Follower, Settled, lost_claims
 from statem_dist.identity import is_dead, process_here, this_process
@@ -87,7 +89,10 @@ class InlineWorker:
             snapshot = self.coordinator.load(follower.run_id)
             settled = follower.look(snapshot.run)
             if self._asks_nobody and is_of_unknown_outcome(snapshot.run):
-                self.apply(follower.run_id, Recover(way="abort", reason="a sweep waits for nobody", by=Actor("sweep")))
+                with suppress(Conflict):
+                    # Somebody else may have decided in this moment.
+                    given_up = Recover(way="abort", reason="a sweep waits for nobody", by=Actor("sweep"))
+                    self.apply(follower.run_id, given_up)
                 continue
             paused = snapshot.run.paused is not None and not settled.transition.claims
             if not settled.transition.open or paused or waits_for_people(snapshot.run) or deadline.passed:

@@ -255,13 +255,13 @@ def _limit(edge: Edge) -> str:
 
 def event_line(view: dict[str, Any]) -> str:
     """Return an event of the log in one line: time, number, what happened, and to what."""
-    what = [view["event"], *(view[key] for key in ("transition", "kind", "check", "node") if key in view)]
+    what = [view["event"], *(view[key] for key in ("transition", "kind", "way", "check", "node") if key in view)]
     if "target" in view:
         what.append(f"{view['source']} -> {view['target']}")
     what += view.get("checks", ())
     outcome = view["result"]["outcome"] if "result" in view else view.get("outcome")
     what.append(outcome["reason"] if isinstance(outcome, dict) else outcome)
-    what += [view.get("stage"), view.get("reason"), view.get("worker")]
+    what += [view.get("stage"), view.get("reason"), view.get("worker"), view.get("cause")]
     return f"{view['ts']}  {view['number']:>4}  {' '.join(word for word in what if word)}"
 
 
