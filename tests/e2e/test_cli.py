@@ -456,13 +456,14 @@ def test_a_command_on_a_far_worker_starts_no_instance_of_its_own(site: Site) -> 
 
 def test_a_run_is_warned_of_the_end_of_its_history_and_then_refused(site: Site) -> None:
     """From four fifths of its events on `goto` says so on stderr; at the end it exits with 5, and says what to do."""
+    limit = {"STATEM_HISTORY_EVENTS_MAX": "10"}
     site.start("nodes: {a: {next: b}, b: {next: a}}")
-    assert "Warning" not in site.run("goto", "b", "--run-id", "r", STATEM_HISTORY_EVENTS_MAX="10").stderr
-    told = site.run("goto", "a", "--run-id", "r", STATEM_HISTORY_EVENTS_MAX="10")
+    assert "Warning" not in site.run("goto", "b", "--run-id", "r", **limit).stderr
+    told = site.run("goto", "a", "--run-id", "r", **limit)
     assert (told.exit_code, "from 10 on it begins nothing more" in told.stderr) == (0, True)
-    site.run("goto", "b", "--run-id", "r", STATEM_HISTORY_EVENTS_MAX="10")
+    site.run("goto", "b", "--run-id", "r", **limit)
     refused = site.json("goto", "a", "--run-id", "r", expect=5, STATEM_HISTORY_EVENTS_MAX="10")
     assert refused["code"] == "history_full"
     assert "STATEM_HISTORY_EVENTS_MAX" in refused["hint"]
-    assert site.json("cur", "--run-id", "r", STATEM_HISTORY_EVENTS_MAX="10")["current"] == "b"
+    assert site.json("cur", "--run-id", "r")["current"] == "b"
     assert site.json("goto", "a", "--run-id", "r")["outcome"] == "committed"
