@@ -335,8 +335,11 @@ def socket_of(store_url: str) -> tuple[str, ...]:
 
 
 def _losses(run: Run, check: str) -> int:
-    """Return how many workers in a row were lost while they executed a check that is on offer."""
-    return run.in_flight.starts.get(check, 0) if run.in_flight is not None else 0
+    """Return how many workers in a row were lost while they executed a check; 0 while somebody has it."""
+    transition = run.in_flight
+    if transition is None or transition.claim_on(check) is not None:
+        return 0
+    return transition.starts.get(check, 0)
 
 
 def _claimed(events: tuple[Event, ...]) -> int | None:

@@ -134,6 +134,7 @@ def test_who_cannot_look_after_a_run_lets_another_try(real_bench: RedisBench, ca
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_look_costs_by_what_is_due(real_bench: RedisBench) -> None:
     """Among 10,000 runs with a transition in flight, three that are due cost three loads and three reminders."""
     of = coordinator(real_bench)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from statem_dist.embedded import server
 from statem_dist.protocol.decide import STARTS_MAX
 from tests.support.programs import HAS_PROC, Program, Site, eventually
 
@@ -13,11 +14,18 @@ pytestmark = [
     pytest.mark.e2e,
     pytest.mark.chaos,
     pytest.mark.slow,
+    pytest.mark.timeout(300),
     pytest.mark.skipif(not HAS_PROC, reason="the worker is found in /proc"),
 ]
 
 KILL_WORKER = "kill -9 $(sed -n 's/^PPid:[^0-9]*//p' /proc/$PPID/status); sleep 618"
 """The parent of a command is the supervisor, and its parent the worker."""
+
+
+@pytest.fixture(autouse=True)
+def left_to_workers(site: Site) -> None:
+    """A store with an address: no caller executes, and is killed by, what waits for the next worker."""
+    site.environment["STATEM_REDIS_URL"] = server.ensure(site.state_dir, idle_stop_seconds=0).redis_url
 
 
 def replaced(site: Site, dead: Program, words: tuple[str, ...], ended: dict[str, Program]) -> Program:
