@@ -189,14 +189,16 @@ class Store(EventLog, Protocol):
         *,
         label: tuple[str, str] | None = None,
         before: Mark | None = None,
+        after: Mark | None = None,
     ) -> Sequence[Mark]:
-        """Return where runs stand in the order of their creation, newest first.
+        """Return where runs stand in the order of their creation, newest first; oldest first with ``after``.
 
         Args:
             status: only runs of this status. With a label it is the label's index that is read.
             limit: how many at most.
             label: only runs with this label, given as key and value.
-            before: the mark of a run, there or not: only those that come after it in this order.
+            before: the mark of a run, there or not: only those that were created before it.
+            after: the mark of a run, there or not: only those that were created after it, oldest first.
         """
 
     def active(self, scope: str) -> str | None:

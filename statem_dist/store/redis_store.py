@@ -274,22 +274,28 @@ class RedisStore:
         *,
         label: tuple[str, str] | None = None,
         before: Mark | None = None,
+        after: Mark | None = None,
     ) -> list[Mark]:
-        """Return where runs stand, newest first. See ``Store.marks``."""
+        """Return where runs stand, newest first; oldest first with ``after``. See ``Store.marks``."""
         indices = [_index(shard, status, label) for shard in range(keys.SHARDS)]
-        if before is None:
-            newest, same = "+inf", [0] * len(indices)
+        edge = before if after is None else after
+        if edge is None:
+            start, same = "+inf", [0] * len(indices)
         else:
-            # Runs of the very same millisecond stand before and behind the one where the last page ended.
-            newest = str(before[0])
-            same = self.call_many(["ZCOUNT", key, newest, newest] for key in indices)
+            # Runs of the very same millisecond stand on both sides of the one where the last page ended.
+            start = str(edge[0])
+            same = self.call_many(["ZCOUNT", key, start, start] for key in indices)
+        order, end = ("ZREVRANGEBYSCORE", "-inf") if after is None else ("ZRANGEBYSCORE", "+inf")
         replies = self.call_many(
-            ["ZREVRANGEBYSCORE", key, newest, "-inf", "WITHSCORES", "LIMIT", 0, limit + int(ties)]
+            [order, key, start, end, "WITHSCORES", "LIMIT", 0, limit + int(ties)]
             for key, ties in zip(indices, same, strict=True)
         )
-        found = [(int(score), member) for flat in replies for member, score in _scored(flat)]
-        behind = (mark for mark in found if before is None or mark < before)
-        return sorted(behind, reverse=True)[:limit]
+        found = sorted(
+            ((int(score), member) for flat in replies for member, score in _scored(flat)), reverse=after is None
+        )
+        if after is not None:
+            return [mark for mark in found if mark > after][:limit]
+        return [mark for mark in found if before is None or mark < before][:limit]
 
     def counts(self, statuses: Sequence[str]) -> dict[str, int]:
         """Return how many runs there are of each status, and under ``due`` how many a reaper will look at."""

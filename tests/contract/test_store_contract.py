@@ -259,6 +259,13 @@ def test_a_walk_by_pages_meets_each_run_once(bench: Bench) -> None:
         created(bench.store, f"later-{len(met)}", now=2000)
     assert met == [f"run-{number:02}" for number in reversed(range(60))]
     assert listed(bench.store, None, 3, before=(1001, "run-30x")) == ["run-30", "run-29", "run-28"]
+    forward: list[str] = []
+    after = (0, "")
+    while page := listed(bench.store, "active", 7, after=after):
+        forward += page
+        after = (loaded(bench.store, page[-1]).created_at, page[-1])
+    assert forward[:60] == [f"run-{number:02}" for number in range(60)]
+    assert sorted(forward) == sorted({*forward}) == sorted(listed(bench.store, "active", 100))
 
 
 def test_many_runs_are_loaded_at_once(bench: Bench) -> None:

@@ -207,14 +207,17 @@ class MemoryStore:
         *,
         label: tuple[str, str] | None = None,
         before: Mark | None = None,
+        after: Mark | None = None,
     ) -> Sequence[Mark]:
-        """Return where runs stand, newest first."""
+        """Return where runs stand, newest first; oldest first with ``after``."""
         runs = [stored.run for stored in self.runs.values()]
         if label is not None:
             runs = [run for run in runs if run.labels.get(label[0]) == label[1]]
         elif status is not None:
             runs = [run for run in runs if run.status == status]
-        marks = sorted(((run.created_at, run.id) for run in runs), reverse=True)
+        marks = sorted(((run.created_at, run.id) for run in runs), reverse=after is None)
+        if after is not None:
+            return [mark for mark in marks if mark > after][:limit]
         return [mark for mark in marks if before is None or mark < before][:limit]
 
     def active(self, scope: str) -> str | None:
