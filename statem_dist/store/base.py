@@ -138,8 +138,16 @@ class Store(EventLog, Protocol):
     def confirm(self, run_id: str) -> bool:
         """Wait until all that is known of a run is as safe as the level of durability says; False if not in time."""
 
-    def renew(self, run_id: str, token: int, lease_ms: int) -> bool:
-        """Prolong a lease; False when it has run out or ended."""
+    def renew(self, run_id: str, token: int, lease_ms: int, operation: str = "") -> bool:
+        """Prolong a lease; False when it has run out or ended, or is another's.
+
+        Args:
+            run_id: the run.
+            token: the token of the claim.
+            lease_ms: how long it lasts from now on.
+            operation: the one that made the claim. The token alone may be that of another claim, if the store has lost
+                writes; it decides where the operation is not known.
+        """
 
     def overdue(self, limit: int) -> Sequence[Overdue]:
         """Return runs whose reminder is due, oldest first within each shard."""

@@ -235,9 +235,9 @@ class RedisStore:
             return bool(found[0] >= 1 and found[1] >= wanted.replicas)
         return bool(found >= wanted.replicas)
 
-    def renew(self, run_id: str, token: int, lease_ms: int) -> bool:
-        """Prolong a lease; False when it has run out or ended."""
-        return bool(self.run_script(RENEW, [keys.run(run_id)], [token, lease_ms]))
+    def renew(self, run_id: str, token: int, lease_ms: int, operation: str = "") -> bool:
+        """Prolong a lease. See ``Store.renew``."""
+        return bool(self.run_script(RENEW, [keys.run(run_id)], [token, lease_ms, operation]))
 
     def events(self, run_id: str, after: int = 0, limit: int | None = None) -> list[tuple[int, Event]]:
         """Return events with their numbers, oldest first, those after the given number."""
@@ -513,7 +513,9 @@ def _snapshot(now: int, flat: Any) -> Snapshot | None:
     if not fields:
         return None
     leases = {
-        int(name.removeprefix(b"lease:")): int(expiry) for name, expiry in fields.items() if name.startswith(b"lease:")
+        int(name.removeprefix(b"lease:")): int(lease.partition(b" ")[0])
+        for name, lease in fields.items()
+        if name.startswith(b"lease:")
     }
     return Snapshot(
         run=decode_run(fields[b"doc"]),

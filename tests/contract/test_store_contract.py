@@ -401,6 +401,19 @@ def test_a_live_lease_is_renewed(bench: Bench) -> None:
     assert not bench.store.renew("nobody", 1, LEASE_MS)
 
 
+def test_a_lease_is_renewed_by_its_holder_alone(bench: Bench) -> None:
+    """The same token of a future that the store has lost keeps nobody else's claim; a renewal changes no holder."""
+    run = written(bench.store, decided(created(bench.store), goto()))
+    claim = ClaimWork(transition="t2", check="before_transfer.0", worker=WORKER)
+    written(bench.store, replace(decided(run, claim), lease_ms=LEASE_MS, operation="abc123"))
+    for _ in range(2):
+        assert bench.store.renew("r", 1, LEASE_MS, "abc123")
+        assert not bench.store.renew("r", 1, LEASE_MS, "abc124")
+    snapshot = bench.store.load("r")
+    assert snapshot is not None
+    assert 0 < snapshot.leases[1] - snapshot.now <= LEASE_MS
+
+
 def test_an_expired_lease_is_not_renewed(bench: Bench) -> None:
     """Once a lease has run out it stays lost: somebody else may have seen it."""
     claimed(bench.store, lease_ms=1)
