@@ -227,7 +227,11 @@ class Coordinator:
         return snapshot
 
     def _refuse_lost(self, snapshot: Snapshot, seen: Snapshot | None, command: Command, terms: Terms) -> None:
-        """Refuse what was decided on a future of the run that the store has lost."""
+        """Refuse what was decided on a lost future of the run, and what was found out for a run that is gone."""
+        another = seen is not None and seen.run.created_at != snapshot.run.created_at
+        if another and isinstance(command, RecordOutcomes | ReturnWork):
+            # One that was made anew under its id has the same transitions and tokens.
+            raise run_not_found(snapshot.run.id)
         if seen is not None and seen is not snapshot and is_lost(Seen.of(seen), snapshot):
             # What this process has just found out is said by this.
             with suppress(StateRegressed):

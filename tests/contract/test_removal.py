@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from statem_dist.archive import Archive, ended_runs, leftovers_of, take_out
-from statem_dist.coordinator import Coordinator, Terms
+from statem_dist.coordinator import Applied, Coordinator, Terms
 from statem_dist.dispatch import NoDispatch
 from statem_dist.errors import Invalid, NotFound, StateRegressed
-from statem_dist.protocol.commands import CancelRun, Goto, Pause, Restart, Start
+from statem_dist.protocol.commands import CancelRun, ClaimWork, ExpireClaim, Goto, Pause, RecordOutcomes, Restart, Start
 from statem_dist.protocol.model import Run
 from statem_dist.retention import FAILURES_PER_LOOK, Retention, may_go
 from statem_dist.runbook import parse
@@ -23,7 +23,7 @@ from statem_dist.sweep.ledger import Ledger
 from statem_dist.transfer import is_there_already
 from statem_dist.verification import StoredRunbooks, run_ids, strays, verify_run
 from tests.contract.conftest import Bench, RedisBench
-from tests.support.builders import AGENT, PLACE
+from tests.support.builders import AGENT, PASSED, PLACE, WORKER
 from tests.support.ledgers import definition, planned
 from tests.support.stored_runs import SETTINGS
 
@@ -178,6 +178,38 @@ def test_a_run_made_anew_is_no_lost_write(real_bench: RedisBench) -> None:
     coordinator.apply("r", Start(run_id="r", runbook=RUNBOOK, place=PLACE, by=AGENT))
     remembering.apply("r", Goto(runbook=RUNBOOK, target="b", by=AGENT))
     assert store.losses() == {}
+
+
+def test_a_late_result_means_no_run_that_was_made_anew(real_bench: RedisBench) -> None:
+    """The same worker, transition and token in another run of the same id: what was begun for the first is not its."""
+    store = real_bench.redis_store
+    parsed = parse("nodes: {a: {before_transfer: [{run: 'true'}], next: b}, b: The end.}", source="x", format="yaml")
+    coordinator = Coordinator(store, NoDispatch(), SETTINGS)
+
+    def claimed() -> Applied:
+        coordinator.apply("r", Start(run_id="r", runbook=parsed.runbook, place=PLACE, by=AGENT))
+        opened = coordinator.apply("r", Goto(runbook=parsed.runbook, target="b", by=AGENT)).run.transition
+        assert opened is not None
+        claim = ClaimWork(transition=opened.id, check=opened.plan[0].id, worker=WORKER)
+        return coordinator.apply("r", claim)
+
+    first = claimed()
+    assert first.run.transition is not None
+    result = RecordOutcomes(
+        transition=first.run.transition.id, token=first.run.transition.token, worker=WORKER, outcomes=(PASSED,)
+    )
+    expired = ExpireClaim(transition=result.transition, token=result.token)
+    coordinator.apply("r", expired)
+    run = coordinator.apply("r", CancelRun(reason="enough", by=AGENT)).run
+    take_out(store, "r", None)
+    real_bench.let_pass(run.updated_at)
+    second = claimed()
+    assert second.run.transition is not None
+    assert (second.run.transition.id, second.run.transition.token) == (result.transition, result.token)
+    with pytest.raises(NotFound):
+        coordinator.record(first.run, result, first.operation)
+    assert coordinator.load("r").run == second.run
+    assert coordinator.record(second.run, result, second.operation).run.node == "b"
 
 
 def test_age_and_number_decide_together(real_bench: RedisBench) -> None:
