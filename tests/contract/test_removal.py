@@ -167,17 +167,23 @@ def test_a_run_that_comes_back_is_no_lost_write(real_bench: RedisBench, tmp_path
 
 
 def test_a_run_made_anew_is_no_lost_write(real_bench: RedisBench) -> None:
-    """A process that remembers another run of the same id, further on, may move the new one at once."""
+    """A process that remembers another run of the same id, and that something of it was lost, may move the new one."""
     store = real_bench.redis_store
     run = made(store)
     remembering = Coordinator(store, NoDispatch(), SETTINGS)
-    remembering.load("r")
-    take_out(store, "r", None)
-    real_bench.let_pass(run.updated_at)
+    kept = real_bench.call("HGETALL", keys.run("r"))
     coordinator = Coordinator(store, NoDispatch(), SETTINGS)
+    coordinator.apply("r", Restart(runbook=RUNBOOK, place=PLACE, by=AGENT))
+    remembering.load("r")
+    real_bench.call("DEL", keys.run("r"))
+    real_bench.call("HSET", keys.run("r"), *kept)
+    remembering.load("r")
+    assert store.losses() == {"run": 1}
+    real_bench.call("DEL", keys.run("r"), keys.events("r"))
+    real_bench.let_pass(run.updated_at)
     coordinator.apply("r", Start(run_id="r", runbook=RUNBOOK, place=PLACE, by=AGENT))
     remembering.apply("r", Goto(runbook=RUNBOOK, target="b", by=AGENT))
-    assert store.losses() == {}
+    assert store.losses() == {"run": 1}
 
 
 def test_a_late_result_means_no_run_that_was_made_anew(real_bench: RedisBench) -> None:
