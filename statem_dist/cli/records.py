@@ -38,7 +38,9 @@ ToOption = Annotated[
 OlderOption = Annotated[
     str | None, Option("--older-than", metavar="TIME", help="Only what ended so long ago: 30d, 12h, 30m, 45s.")
 ]
-KeepOption = Annotated[int, Option("--keep", metavar="N", min=0, help="Not the N runs that ended last (default: 0).")]
+KeepOption = Annotated[
+    int, Option("--keep", metavar="N", min=0, help="Not the N runs that were created last (default: 0).")
+]
 DryRunOption = Annotated[bool, Option("--dry-run", help="Only say which runs would go.")]
 
 
@@ -325,9 +327,9 @@ def _take_out(
     refused: list[dict[str, Any]] = []
     meter = _Meter()
     if not at.nothing_yet:
-        for run_id in _candidates(at, run_ids, older_than_ms, keep, refused):
+        for run_id, ended_at in _candidates(at, run_ids, older_than_ms, keep, refused):
             try:
-                gone.append(_take_one(at, run_id, place, dry_run))
+                gone.append(_take_one(at, run_id, ended_at, place, dry_run))
             except Unavailable:
                 raise
             except (StatemError, OSError) as error:
@@ -353,29 +355,30 @@ def _take_out(
 
 def _candidates(
     at: Session, run_ids: list[str] | None, older_than_ms: int, keep: int, refused: list[dict[str, Any]]
-) -> Iterator[str]:
+) -> Iterator[tuple[str, int | None]]:
+    """Yield the runs that are meant, and when those had ended that were chosen by that."""
     from statem_dist.retention import OpenSweeps, may_go
     from statem_dist.sweep.ledger import Ledger
 
     if not run_ids:
         for ended in may_go(at.store, older_than_ms=older_than_ms, keep=keep):
-            yield ended.run_id
+            yield ended.run_id, ended.at
         return
     open_sweeps = OpenSweeps(Ledger(at.store))
     for run_id in run_ids:
         if open_sweeps.has(at.engine.run(at.run_id(run_id)).labels):
             refused.append({"run_id": run_id, "error": "it is that of a trial of a sweep that is still open"})
         else:
-            yield run_id
+            yield run_id, None
 
 
-def _take_one(at: Session, run_id: str, place: Archive | None, dry_run: bool) -> dict[str, Any]:
+def _take_one(at: Session, run_id: str, ended_at: int | None, place: Archive | None, dry_run: bool) -> dict[str, Any]:
     from statem_dist.archive import require_ended, take_out
 
     if dry_run:
         require_ended(at.engine.run(run_id))
         return {"run_id": run_id}
-    path = take_out(at.store, run_id, place)
+    path = take_out(at.store, run_id, place, ended_at)
     return {"run_id": run_id} | ({} if path is None else {"file": str(path)})
 
 
