@@ -153,10 +153,13 @@ class _Told:
         lines = [str(each) for each in self.first]
         if len(self.first) < self.violations:
             lines.append(f"... and {self.violations - len(self.first)} more.")
-        summary = f"{self.runs} runs, {self.events} events and {self.sweeps} sweeps of {what} were judged"
+        judged = f"{_counted(self.runs, 'run')}, {_counted(self.events, 'event')}, {_counted(self.sweeps, 'sweep')}"
+        summary = f"Judged in {what}: {judged}"
         if not self.violations:
-            return Answer(data, lambda: f"{summary}: all lawful.")
-        return Answer(data, lambda: "\n".join(lines), ExitCode.ERROR, f"{summary}: {self.violations} violations.")
+            return Answer(data, lambda: f"{summary}; all lawful.")
+        return Answer(
+            data, lambda: "\n".join(lines), ExitCode.ERROR, f"{summary}; {_counted(self.violations, 'violation')}."
+        )
 
 
 class _Meter:
@@ -236,7 +239,7 @@ def export(
         meter.close()
     where = folder or output
     data = {"ok": True, "runs": count, "to": str(where)}
-    return Answer(data, lambda: f"Exported: {count} runs to {where}")
+    return Answer(data, lambda: f"Exported to {where}: {_counted(count, 'run')}")
 
 
 def _write(path: Path, chunks: Iterable[bytes]) -> None:
@@ -391,3 +394,7 @@ def _milliseconds(text: str | None) -> int:
     if seconds is None:
         raise Usage(f"--older-than takes a duration, not {text!r}.", hint="Such as 30d, 12h, 30m, 45s.")
     return round(seconds * 1000)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
