@@ -95,7 +95,7 @@ def test_up_runs_flower_beside_its_worker(site: Site) -> None:
     stack = site.begin("up", "-c", "1", "--flower", "--flower-port", "0")
     address = listening(stack)
     assert address.startswith("http://127.0.0.1:")
-    eventually(lambda: "ready: " in stack.stdout or not stack.running, "the worker is ready")
+    eventually(lambda: "ready: queues checks" in stack.stdout or not stack.running, "the worker is ready")
     site.start(RUNBOOK)
     assert site.json("goto", "b", "--run-id", "r")["current"] == "b"
     # Without a password the pages are open to this host, and the API is closed by Flower itself.
