@@ -8,6 +8,9 @@ INSTALL_LOG := $(VENV)/install.log
 # PYTHON=/path/to/python chooses the interpreter; otherwise the newest tested one that works is taken.
 PYTHON ?=
 PYTEST_ARGS ?=
+# How long `make chaos` lets faults happen, and which seed decides them.
+MINUTES ?= 2
+SEED ?=
 # One process per core, but not so many that the servers they start crowd each other out.
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal --durations 5
 
@@ -18,10 +21,10 @@ export PIP_NO_INPUT := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install check fmt test test-fast demo reference lock build clean
+.PHONY: help install check fmt test test-fast simulate chaos chaos-mutations demo reference lock build clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(INSTALLED) ## Make .venv and install the project with its development tools, as locked
 
@@ -41,6 +44,15 @@ test: $(INSTALLED) ## Run every test
 
 test-fast: $(INSTALLED) ## Run the unit and contract tests that take no more than seconds
 	@$(PYTEST) -m "not slow" tests/unit tests/contract $(PYTEST_ARGS)
+
+chaos: $(INSTALLED) ## Kill, freeze and cut off real processes at random for MINUTES (2), by a SEED or any, then judge what is left
+	@$(BIN)/python -m tests.chaos.round --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
+chaos-mutations: $(INSTALLED) ## Put known defects into copies of the package, and require that chaos finds each
+	@$(BIN)/python -m tests.chaos.mutants
+
+simulate: $(INSTALLED) ## Play SEEDS=1000 worlds in which everything fails, on all cores; SEED=123 plays and prints one
+	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0))
 
 demo: $(INSTALLED) ## Run the example sweep (HumanEval, 492 trials) with two workers, from start to report
 	@state=$$(mktemp -d) && trap 'rm -rf "$$state"' EXIT && trap 'exit 130' HUP INT TERM && \

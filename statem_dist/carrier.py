@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from statem_dist.coordinator import NO_TERMS, Applied, Coordinator, Terms
 from statem_dist.deadline import LOOK_AGAIN_SECONDS, Deadline
-from statem_dist.errors import Unavailable
+from statem_dist.errors import NotConfirmed, Unavailable
 from statem_dist.follow import Follower, OnEvent, Settled, is_abandoned, queues_of_work
 from statem_dist.leases import RENEWALS_PER_LEASE
 from statem_dist.protocol.commands import Command
 from statem_dist.protocol.model import Run, Transition
-from statem_dist.protocol.progress import CHECKS_QUEUE, REVIEWS_QUEUE, waits_for_people
+from statem_dist.protocol.progress import CHECKS_QUEUE, REVIEWS_QUEUE, is_of_unknown_outcome, waits_for_people
 from statem_dist.roster import Roster
 from statem_dist.settings import Settings
 from statem_dist.store.base import Snapshot
@@ -103,7 +103,43 @@ class Carrier:
         seen: Snapshot | None = None,
         terms: Terms = NO_TERMS,
     ) -> Settled:
-        """Apply a command that opens a transition, and see it through in the caller, in workers, or in both."""
+        """Apply a command that opens a transition, and see it through in the caller, in workers, or in both.
+
+        Raises:
+            NotConfirmed: what came of it is written, and too few replicas have said in time that they have it.
+        """
+        settled = self._carried_out(run_id, command, inline, deadline, on_event, on_waiting, seen, terms)
+        self.acknowledge(settled.run)
+        return settled
+
+    def acknowledge(self, run: Run) -> None:
+        """Let a caller know of a run only when it is as safe as the level of durability says.
+
+        Raises:
+            NotConfirmed: it is written, and too few replicas have said in time that they have it.
+        """
+        if self._store.confirm(run.id):
+            return
+        wanted = self._store.durability
+        raise NotConfirmed(
+            f"Run {run.id!r} is at version {run.version}: that is written, but {wanted.replicas} replicas have not "
+            f"confirmed it within {wanted.wait_ms} ms.",
+            hint="It takes effect, and nothing has to be done again; asked again with the same idempotency key, it is "
+            "confirmed anew. Look after the replicas: `statem-dist doctor`.",
+            details={"run_id": run.id, "version": run.version, "written": True, "replicas": wanted.replicas},
+        )
+
+    def _carried_out(
+        self,
+        run_id: str,
+        command: Command,
+        inline: InlineWorker | None,
+        deadline: Deadline,
+        on_event: OnEvent | None,
+        on_waiting: OnWaiting | None,
+        seen: Snapshot | None,
+        terms: Terms,
+    ) -> Settled:
         if inline is not None and inline.alone:
             applied = inline.apply(run_id, command, seen, terms)
             follower = self._follower(applied, on_event, terms)
@@ -139,7 +175,8 @@ class Carrier:
         while True:
             follower.show_new_events()
             settled = follower.look(run)
-            if not settled.transition.open or waits_for_people(run) or deadline.passed:
+            given_up = self._own is not None and is_of_unknown_outcome(run)
+            if not settled.transition.open or (waits_for_people(run) and not given_up) or deadline.passed:
                 return settled
             version = run.version
             heard = watch.wait(version, deadline.bound(LOOK_AGAIN_SECONDS))
@@ -151,11 +188,17 @@ class Carrier:
                 on_waiting(self._reasons.of(run))
 
     def _look_again(self, run_id: str, deadline: Deadline) -> Snapshot:
-        """Load a run that workers have in hand. They outlast a restart of the store, and so does who waits for them."""
+        """Load a run that workers have in hand. They outlast a restart of the store, and so does who waits for them.
+
+        Raises:
+            StateRegressed: the store has lost what the caller has seen of the run.
+        """
         outage = Deadline(deadline.bound(OUTAGE_SECONDS))
         while True:
             try:
-                return self._coordinator.load(run_id)
+                snapshot = self._coordinator.load(run_id)
+                self._coordinator.refuse_regressed(run_id)
+                return snapshot
             except Unavailable:
                 if outage.passed:
                     raise
@@ -200,6 +243,8 @@ class Carrier:
 
     def is_left_to_us(self, snapshot: Snapshot) -> bool:
         """Return whether the open transition of a run owes something that only a caller will execute."""
+        if self._own is not None and is_of_unknown_outcome(snapshot.run):
+            return True
         if not (self._inline or self._own) or not is_abandoned(self._store, snapshot):
             return False
         if self._own is not None:

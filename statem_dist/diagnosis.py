@@ -6,9 +6,7 @@ import shutil
 import sys
 import time
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any, Literal
-
-from msgspec import Struct
+from typing import TYPE_CHECKING
 
 from statem_dist.errors import StatemError, Unavailable
 from statem_dist.load import queue_loads
@@ -16,23 +14,13 @@ from statem_dist.roster import Roster
 from statem_dist.settings import Settings
 from statem_dist.store.client import client_for
 from statem_dist.store.redis_store import RedisStore
+from statem_dist.surroundings import Finding, Level, surroundings
 
 if TYPE_CHECKING:
     from statem_dist.client.address import Address
 
 DISK_BYTES_MIN = 200 * 1024 * 1024
 CLOCK_SKEW_MS_MAX = 2000
-
-Level = Literal["ok", "warning", "error"]
-
-
-class Finding(Struct, frozen=True):
-    """One thing that was looked at."""
-
-    level: Level
-    what: str
-    found: str
-    fix: str = ""
 
 
 def diagnose(settings: Settings) -> list[Finding]:
@@ -43,7 +31,7 @@ def diagnose(settings: Settings) -> list[Finding]:
     try:
         url = settings.redis_url or _embedded_url(settings)
         store = RedisStore(client_for(url), patience_seconds=settings.patience_seconds)
-        findings += _store_findings(store)
+        findings += _store_findings(store, settings)
         findings += _worker_findings(store, settings)
     except Unavailable as error:
         findings.append(Finding("error", "state store", error.message, error.hint))
@@ -104,36 +92,36 @@ def _sandbox(settings: Settings) -> Finding:
 def _embedded_url(settings: Settings) -> str:
     from statem_dist.embedded.server import ensure
 
-    return ensure(settings.state_dir, idle_stop_seconds=settings.idle_stop_seconds).redis_url
+    return ensure(
+        settings.state_dir, idle_stop_seconds=settings.idle_stop_seconds, appendfsync=settings.durability.appendfsync
+    ).redis_url
 
 
-def _store_findings(store: RedisStore) -> list[Finding]:
+def _store_findings(store: RedisStore, settings: Settings) -> list[Finding]:
     before = time.time()
     seconds, microseconds = store.call("TIME")
     skew_ms = round(1000 * (int(seconds) + int(microseconds) / 1e6 - (before + time.time()) / 2))
-    facts = _info(store)
-    product = "Valkey" if "valkey_version" in facts else "Redis"
-    number = facts.get("valkey_version") or facts.get("redis_version", "?")
-    findings = [
-        Finding("ok", "state store", f"{product} {number} answers, and runs our scripts"),
+    # A run that cannot exist exercises a real script, which PING does not.
+    store.load("doctor")
+    identity = store.identity()
+    return [
+        Finding("ok", "state store", f"answers, and runs our scripts; it is {identity.id}"),
         Finding("ok", "clock", f"differs by {skew_ms} ms")
         if abs(skew_ms) <= CLOCK_SKEW_MS_MAX
         else Finding("warning", "clock", f"differs by {skew_ms} ms", "Leases use the server's clock; set this one."),
+        *surroundings(store, settings),
+        *_losses(store),
     ]
-    # A run that cannot exist exercises a real script, which PING does not.
-    store.load("doctor")
-    if facts.get("aof_enabled") == "1":
-        findings.append(Finding("ok", "persistence", "the append-only log is on"))
-    else:
-        fix = "Set `appendonly yes` in redis.conf: a restart would lose runs."
-        findings.append(Finding("warning", "persistence", "the append-only log is off", fix))
-    policy = facts.get("maxmemory_policy", "noeviction")
-    if policy == "noeviction":
-        findings.append(Finding("ok", "eviction", policy))
-    else:
-        fix = "Set `maxmemory-policy noeviction`: this one deletes runs when memory is short."
-        findings.append(Finding("error", "eviction", policy, fix))
-    return findings
+
+
+def _losses(store: RedisStore) -> list[Finding]:
+    """Tell what the store was found to have lost; there is nothing to mend, but something to be known."""
+    losses = store.losses()
+    if not losses:
+        return []
+    told = ", ".join(f"{what}: {count}" for what, count in sorted(losses.items()))
+    fix = "A failover or an older file has taken writes back; STATEM_DURABILITY=replicas:N makes that less likely."
+    return [Finding("warning", "lost writes", told, fix)]
 
 
 def _worker_findings(store: RedisStore, settings: Settings) -> list[Finding]:
@@ -153,9 +141,3 @@ def _worker_findings(store: RedisStore, settings: Settings) -> list[Finding]:
     overdue = store.counts(())["due"]
     findings.append(Finding("ok", "open work", f"{overdue} runs have a transition in flight"))
     return findings
-
-
-def _info(store: RedisStore) -> dict[str, str]:
-    reply: Any = store.call("INFO")
-    lines = reply.decode(errors="replace").splitlines()
-    return dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("#"))

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeAlias
 
 from msgspec import Struct
 
+from statem_dist.errors import UnsafeSurroundings
 from statem_dist.protocol.progress import Batch
 from statem_dist.settings import Settings
 from statem_dist.store.base import Push
@@ -148,7 +149,16 @@ def _new_id() -> str:
 
 
 def dispatcher_for(settings: Settings, redis_url: str) -> Dispatcher:
-    """Return how work is dispatched: with the commit where the broker is the store's Redis, else after it."""
+    """Return how work is dispatched: with the commit where the broker is the store's Redis, else after it.
+
+    Raises:
+        UnsafeSurroundings: the state is in a Redis Cluster, and no other broker is named.
+    """
+    if settings.on_cluster and settings.broker_url is None:
+        raise UnsafeSurroundings(
+            "A Redis Cluster cannot be Celery's broker.",
+            hint="Set STATEM_BROKER_URL to a Redis that is no cluster, or to RabbitMQ.",
+        )
     if settings.broker_url is None or settings.broker_url == redis_url:
         return PushWithCommit()
     from statem_dist.publish import PublishAfterCommit

@@ -17,7 +17,7 @@ from statem_dist.coordinator import NO_TERMS, Coordinator, Terms, run_exists
 from statem_dist.deadline import LOOK_AGAIN_SECONDS, NEVER, Deadline
 from statem_dist.decisions import Decision, decisions_of
 from statem_dist.dispatch import dispatcher_for
-from statem_dist.errors import Conflict, NotFound, RequestReused
+from statem_dist.errors import Conflict, Invalid, NotFound, RequestReused
 from statem_dist.eventlog import new_events
 from statem_dist.follow import OnEvent, Settled
 from statem_dist.history import find_transition
@@ -30,6 +30,7 @@ from statem_dist.protocol.commands import (
     ExpireDecision,
     Goto,
     Pause,
+    Recover,
     Restart,
     Resume,
     Save,
@@ -38,10 +39,11 @@ from statem_dist.protocol.commands import (
 )
 from statem_dist.protocol.events import Event
 from statem_dist.protocol.graph import DynamicConfig, LlmReview, Runbook
-from statem_dist.protocol.model import Actor, Confirmations, DynamicFacts, OnManual, Place, Run, Worker
+from statem_dist.protocol.model import Actor, Confirmations, DynamicFacts, OnManual, Place, Run, WayOut, Worker
 from statem_dist.protocol.plan import plan_goto
 from statem_dist.protocol.progress import asks
 from statem_dist.questions import Question
+from statem_dist.recovery import Neglected, neglected
 from statem_dist.roster import Roster
 from statem_dist.run_ids import no_active_run
 from statem_dist.settings import Settings
@@ -100,7 +102,11 @@ class Engine:
     ) -> None:
         self.settings = settings
         self.redis_url = redis_url
-        self.store = RedisStore(client_for(redis_url, quick=quick), patience_seconds=settings.patience_seconds)
+        self.store = RedisStore(
+            client_for(redis_url, quick=quick),
+            patience_seconds=settings.patience_seconds,
+            durability=settings.durability,
+        )
         self.roster = Roster(self.store)
         self.watcher = Watcher(self.store.client)
         self._coordinator = Coordinator(self.store, dispatcher_for(settings, redis_url), settings)
@@ -134,6 +140,18 @@ class Engine:
     def clock(self) -> int:
         """Return the time of the store in ms."""
         return self.store.clock()
+
+    def acknowledge(self, run: Run) -> None:
+        """Let a caller know of a run only when it is as safe as the level of durability says.
+
+        Raises:
+            NotConfirmed: it is written, and too few replicas have said in time that they have it.
+        """
+        self._carrier.acknowledge(run)
+
+    def recognise_store(self) -> bool:
+        """Remember which store this is; return whether it is another one than it was when this was first asked."""
+        return self._coordinator.recognise_store()
 
     # --- reading -------------------------------------------------------------------------------------------
 
@@ -408,6 +426,8 @@ class Engine:
     ) -> Settled:
         """End the open transition of a run where it stands; nothing that it would still do is done.
 
+        Hooks that were begun and have a repair are repaired first: then it may be returned open.
+
         Raises:
             Conflict: no transition is open, or it has committed already.
         """
@@ -419,9 +439,66 @@ class Engine:
             )
         # Whoever means one transition does not end the next one that has been opened meanwhile.
         command = Cancel(transition=transition or seen.run.in_flight.id, reason=reason, by=by)
-        applied = self._coordinator.apply(run_id, command, seen, terms)
-        assert applied.run.transition is not None
-        return Settled(run=applied.run, transition=applied.run.transition)
+        run = self._coordinator.apply(run_id, command, seen, terms).run
+        # Hooks that have to be repaired are left to workers, and repaired here where there are none.
+        left = self._carrier.settle_leftover(self._coordinator.load(run_id), NEVER) if run.in_flight else None
+        if left is not None:
+            self.acknowledge(left.run)
+            return left
+        assert run.transition is not None
+        self.acknowledge(run)
+        return Settled(run=run, transition=run.transition)
+
+    def recover(
+        self,
+        run_id: str,
+        way: WayOut,
+        reason: str,
+        by: Actor,
+        *,
+        check: str | None = None,
+        transition: str | None = None,
+        deadline: Deadline = NEVER,
+        on_waiting: OnWaiting | None = None,
+        terms: Terms = NO_TERMS,
+        seen: Snapshot | None = None,
+    ) -> Settled:
+        """Take a transition out of an unknown outcome, and see it through to what it does next. See ``WayOut``.
+
+        On a paused run the decision is kept, and what follows from it waits for the end of the pause.
+
+        Raises:
+            Invalid: what came of a check is said without a reason.
+            Conflict: nothing of the run is of unknown outcome, or something else than what is meant.
+        """
+        if way in ("passed", "failed") and not reason.strip():
+            raise Invalid("Whoever says what came of a check says why.", hint="Give the reason: --reason TEXT")
+        seen = seen or self._look(run_id)
+        inline = self._carrier.inline_worker(seen.run.place.queue)
+        command = Recover(
+            way=way,
+            reason=reason,
+            by=by,
+            check=check,
+            transition=transition,
+            worker=inline.worker if inline else None,
+        )
+        if seen.run.paused is not None:
+            deadline = Deadline(0)
+        return self._carrier.carry_out(
+            run_id, command, inline, deadline, None, on_waiting=on_waiting, seen=seen, terms=terms
+        )
+
+    def neglected(self, on_unreadable: OnUnreadable) -> Iterator[Neglected]:
+        """Yield what needs somebody, or what nobody works on. See ``recovery.neglected``."""
+        return neglected(self.store, self.settings, on_unreadable)
+
+    def relieve(self, found: Neglected) -> Run:
+        """Do what is safe by itself about a run that nobody works on; return it as it is then."""
+        self._coordinator.tend(self.store.reminder(found.run_id))
+        run = self.run(found.run_id)
+        self.acknowledge(run)
+        return run
 
     def cancel_run(
         self, run_id: str, reason: str, by: Actor, *, terminate: bool = False, terms: Terms = NO_TERMS
@@ -438,6 +515,7 @@ class Engine:
         run = self._coordinator.apply(run_id, CancelRun(reason=reason, by=by, terminate=terminate), None, terms).run
         # What a killed caller has left is not waited for.
         left = self._carrier.settle_leftover(self._coordinator.load(run_id), NEVER) if run.in_flight else None
+        self.acknowledge(run)
         return run if left is None else left.run
 
     def pause(self, run_id: str, reason: str, by: Actor, terms: Terms = NO_TERMS) -> Run:
@@ -450,7 +528,9 @@ class Engine:
             CancelledRun: it was cancelled.
             Conflict: it has finished.
         """
-        return self._coordinator.apply(run_id, Pause(reason=reason, by=by), None, terms).run
+        run = self._coordinator.apply(run_id, Pause(reason=reason, by=by), None, terms).run
+        self.acknowledge(run)
+        return run
 
     def unpause(self, run_id: str, by: Actor, terms: Terms = NO_TERMS) -> Run:
         """Let a paused run go on; return it as it is then. What it owes is offered to workers again.
@@ -459,7 +539,9 @@ class Engine:
             CancelledRun: it was cancelled.
             Conflict: it is not paused.
         """
-        return self._coordinator.apply(run_id, Unpause(by=by), None, terms).run
+        run = self._coordinator.apply(run_id, Unpause(by=by), None, terms).run
+        self.acknowledge(run)
+        return run
 
     def see_through(self, run_id: str, deadline: Deadline) -> Settled | None:
         """Wait until the open transition of a run has settled or time is up; None if there is none.
@@ -536,6 +618,7 @@ class Engine:
         run = self.run(run_id)
         transition = find_transition(self.store, run, receipt.transition)
         assert transition is not None, "a receipt names a transition that was made"
+        self.acknowledge(run)
         return Settled(run=run, transition=transition)
 
     def require_same_request(self, terms: Terms) -> bool:
@@ -574,10 +657,12 @@ class Engine:
 
         Raises:
             NotFound: there is no such run, or it has not made such a transition.
+            StateRegressed: the store was found to have lost what was seen of the run.
         """
         run = (seen or self._look(run_id)).run
         transition = find_transition(self.store, run, transition_id)
         if transition is None:
+            self._coordinator.refuse_regressed(run_id)
             raise NotFound(
                 f"Run {run_id!r} has made no transition {transition_id!r}.",
                 details={"run_id": run_id, "transition": transition_id},
@@ -595,7 +680,9 @@ class Engine:
             raise run_exists(parcel.run.id)
         for stored in parcel.runbooks:
             self.store.save_runbook(stored)
-        return self._coordinator.adopt(parcel.events)
+        run = self._coordinator.adopt(parcel.events)
+        self.acknowledge(run)
+        return run
 
     def decisions(
         self, limit: int, on_unreadable: OnUnreadable, labels: Mapping[str, str] | None = None

@@ -14,6 +14,7 @@ from msgspec import to_builtins
 from statem_dist.history import events_after, timestamp
 from statem_dist.protocol.events import Event
 from statem_dist.protocol.model import Run
+from statem_dist.regression import state_regressed
 from statem_dist.store.base import EventLog, Store
 from statem_dist.store.watch import Watcher
 
@@ -60,10 +61,15 @@ def new_events(
         run_id: the run.
         after: number of the last event that is known already.
         pause: look again after so many seconds at the latest, whatever was announced.
+
+    Raises:
+        StateRegressed: the run has fewer events than are known already: the store has lost writes.
     """
     with watcher.watch(run_id) as watch:
         while (snapshot := store.load(run_id)) is not None:
             run = snapshot.run
+            if run.version < after:
+                raise state_regressed(run_id, after, run.version)
             events = list(events_after(store, run, after))
             after = events[-1][0] if events else after
             yield events

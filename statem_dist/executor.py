@@ -23,10 +23,11 @@ from statem_dist.checks.evaluate import evaluate
 from statem_dist.checks.process import Supervisor
 from statem_dist.coordinator import Applied, Coordinator
 from statem_dist.deadline import NEVER, Deadline
-from statem_dist.leases import LeaseKeeper
+from statem_dist.errors import StateRegressed
+from statem_dist.leases import Held, LeaseKeeper
 from statem_dist.protocol.commands import ClaimWork, RecordOutcomes, ReturnWork
 from statem_dist.protocol.events import Event, WorkClaimed
-from statem_dist.protocol.graph import UNCONFINED, LlmReview, Predicate
+from statem_dist.protocol.graph import LlmReview, Predicate
 from statem_dist.protocol.model import Place, PlannedCheck, Run, Worker
 from statem_dist.protocol.outcome import Outcome, Reason
 from statem_dist.protocol.progress import repeatable
@@ -34,6 +35,12 @@ from statem_dist.settings import Settings
 
 CUT_SHORT: frozenset[Reason] = frozenset({"cancelled", "shutdown"})
 """Reasons of an outcome that is our own doing, because this worker stops or has lost its claim."""
+
+LOSSES_SHARED_MAX = 1
+"""Workers that a check may have lost and still be begun beside others that have lost as many."""
+
+LOOK_SECONDS = 0.2
+"""How often who waits for its turn looks whether it is to stop."""
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +100,7 @@ class Executor:
         self._passed = passed
         self._hidden = (str(settings.state_dir), *socket_of(store_url))
         self._stopping = threading.Event()
+        self._suspect = threading.Lock()
         self._prompt_of = lru_cache(maxsize=256)(self._load_prompt)
 
     def execute(
@@ -106,9 +114,22 @@ class Executor:
         """Claim the batch that begins with a check, execute it and what follows; return the run afterwards.
 
         When the batch is not on offer (any more), nothing happens. See ``carry_on`` for the arguments.
+
+        Of the checks that have lost two workers in a row, a process executes one at a time. One of them may be what
+        killed both; with its third start it takes none of the others with it.
         """
         claim = ClaimWork(transition=transition, check=check, worker=self.worker)
-        return self.carry_on(self.coordinator.apply(run_id, claim), deadline, on_recorded)
+        snapshot = self.coordinator.load(run_id)
+        if _losses(snapshot.run, check) <= LOSSES_SHARED_MAX:
+            return self.carry_on(self.coordinator.apply(run_id, claim, snapshot), deadline, on_recorded)
+        while not self._suspect.acquire(timeout=LOOK_SECONDS):
+            if self._stopping.is_set() or deadline.passed:
+                # It is still on offer.
+                return snapshot.run
+        try:
+            return self.carry_on(self.coordinator.apply(run_id, claim), deadline, on_recorded)
+        finally:
+            self._suspect.release()
 
     def carry_on(
         self,
@@ -147,7 +168,7 @@ class Executor:
         claim = transition.claim(token)
         assert claim is not None
         key = f"{run.id}/{transition.id}/{token}"
-        work = _Work(Applied(run=run, events=()))
+        work = _Work(Applied(run=run, events=(), operation=applied.operation))
         with self._leases.hold(
             run.id, token, lambda: self.supervisor.cancel(key, "lease lost"), applied.asked_at
         ) as held:
@@ -163,11 +184,11 @@ class Executor:
                         return work.applied
                     if held.lost or self._stopping.is_set() or deadline.passed:
                         return self._hand_back(work, token, on_recorded)
-                    outcome = self._evaluate(work.applied.run, planned, key, deadline)
-                    if outcome.reason in CUT_SHORT:
-                        if repeatable(planned):
-                            return self._hand_back(work, token, on_recorded)
-                        outcome = replace(outcome, reason="hook_outcome_unknown")
+                    if not repeatable(planned) and not self._confirmed(run.id, held, deadline):
+                        return self._hand_back(work, token, on_recorded)
+                    outcome = self._evaluate(work.applied.run, planned, token, deadline)
+                    if outcome.reason in CUT_SHORT and repeatable(planned):
+                        return self._hand_back(work, token, on_recorded)
                     work.outcomes.append(outcome)
                     if not quick:
                         self._flush(work, token, on_recorded)
@@ -178,7 +199,20 @@ class Executor:
                 raise
         return work.applied
 
-    def _evaluate(self, run: Run, planned: PlannedCheck, key: str, deadline: Deadline) -> Outcome:
+    def _confirmed(self, run_id: str, held: Held, deadline: Deadline) -> bool:
+        """Wait until a claim is as safe as the level of durability says: what must not run twice is begun only then.
+
+        A replica that takes over without the claim would have somebody else begin it as well.
+        """
+        while not self.coordinator.store.confirm(run_id):
+            if held.lost or self._stopping.is_set() or deadline.passed:
+                return False
+        return True
+
+    def _evaluate(self, run: Run, planned: PlannedCheck, token: int, deadline: Deadline) -> Outcome:
+        transition = run.transition
+        assert transition is not None, "a claim belongs to a transition"
+        key, stem = f"{run.id}/{transition.id}/{token}", f"{run.entry_id}.{transition.id}"
         variables = statem_variables(
             run_id=run.id,
             spec=run.place.spec,
@@ -186,10 +220,13 @@ class Executor:
             current=run.node,
             purpose=planned.purpose,
             entry_id=run.entry_id,
-            agent_id=run.transition.by.id if run.transition else "",
-            agent_role=run.transition.by.role if run.transition else "",
+            agent_id=transition.by.id,
+            agent_role=transition.by.role,
             url=None,
-            check_key=f"{run.entry_id}.{run.transition.id if run.transition else ''}.{planned.id}",
+            check_key=f"{stem}.{planned.id}",
+            fencing_token=token,
+            repairs=planned.repairs or None,
+            repairs_key=f"{stem}.{planned.repairs}" if planned.repairs else None,
         )
         context = CheckContext(
             key=key,
@@ -203,29 +240,30 @@ class Executor:
             reviewer_command=self._settings.reviewer_command,
             rules=rules_for(
                 self._settings,
-                run.transition.confinement if run.transition else UNCONFINED,
+                transition.confinement,
                 run.place,
                 hidden=(*self._hidden, run.place.state_dir),
                 passed=(*self._passed, *run.place.env, *variables),
             ),
+            repeatable=repeatable(planned),
         )
         # What must not run twice is not cut short for the sake of somebody who waits no longer.
         limit = deadline if repeatable(planned) else NEVER
         with _alarm(limit, lambda: self.supervisor.cancel(key, "shutdown")):
             outcome = evaluate(planned.check, context, self.supervisor)
-        logger.info("%s %s %s: %s, %d ms", run.id, key.split("/")[1], planned.id, outcome.reason, outcome.duration_ms)
+        logger.info("%s %s %s: %s, %d ms", run.id, transition.id, planned.id, outcome.reason, outcome.duration_ms)
         return outcome
 
     def _flush(self, work: _Work, token: int, on_recorded: Callable[[], None]) -> None:
         """Record the outcomes that are ready, if there are any."""
         if not work.outcomes:
             return
-        work.applied = self._record(work.applied.run, token, work.outcomes)
+        work.applied = self._record(work.applied, token, work.outcomes)
         work.outcomes = []
         on_recorded()
 
-    def _record(self, run: Run, token: int, outcomes: list[Outcome]) -> Applied:
-        transition = run.transition
+    def _record(self, claimed: Applied, token: int, outcomes: list[Outcome]) -> Applied:
+        run, transition = claimed.run, claimed.run.transition
         assert transition is not None
         claim = transition.claim(token)
         checks = claim.checks if claim else ()
@@ -240,24 +278,36 @@ class Executor:
             jitter=random.random(),
             claim_more=not self._stopping.is_set(),
         )
-        applied = self.coordinator.record(run, command)
+        try:
+            applied = self.coordinator.record(run, command, claimed.operation)
+        except StateRegressed:
+            # Whatever has the same token in the history that is stored now, it is not this claim.
+            self._keep_as_evidence(run.id, transition.id, token, checks, outcomes, "outcome of a lost claim")
+            raise
         if not applied.events:
             self._keep_as_evidence(run.id, transition.id, token, checks, outcomes)
         return applied
 
     def _keep_as_evidence(
-        self, run_id: str, transition: str, token: int, checks: tuple[str, ...], outcomes: list[Outcome]
+        self,
+        run_id: str,
+        transition: str,
+        token: int,
+        checks: tuple[str, ...],
+        outcomes: list[Outcome],
+        what: str = "late outcome of claim",
     ) -> None:
         """Keep outcomes that came too late to count, where the logs are."""
         for check_id, outcome in zip(checks, outcomes, strict=False):
-            text = f"late outcome of claim {token}: {outcome.reason}\n{outcome.output}"
+            text = f"{what} {token}: {outcome.reason}\n{outcome.output}"
             self.coordinator.store.save_log(run_id, transition, f"{check_id}.late-{token}", text)
 
     def _hand_back(self, work: _Work, token: int, on_recorded: Callable[[], None]) -> Applied:
         self._flush(work, token, on_recorded)
         transition = work.applied.run.transition
         assert transition is not None
-        return self.coordinator.apply(work.applied.run.id, ReturnWork(transition=transition.id, token=token))
+        command = ReturnWork(transition=transition.id, token=token)
+        return self.coordinator.record(work.applied.run, command, work.applied.operation)
 
     def _hand_back_if_repeatable(self, work: _Work, token: int, on_recorded: Callable[[], None]) -> None:
         """Hand a claim back that was interrupted in the middle, unless what it had begun must not run twice.
@@ -282,6 +332,14 @@ def socket_of(store_url: str) -> tuple[str, ...]:
     """Return the path of the unix socket that a store is reached by; none for a store with a network address."""
     parts = urlsplit(store_url)
     return (parts.path,) if parts.scheme == "unix" and parts.path else ()
+
+
+def _losses(run: Run, check: str) -> int:
+    """Return how many workers in a row were lost while they executed a check; 0 while somebody has it."""
+    transition = run.in_flight
+    if transition is None or transition.claim_on(check) is not None:
+        return 0
+    return transition.starts.get(check, 0)
 
 
 def _claimed(events: tuple[Event, ...]) -> int | None:

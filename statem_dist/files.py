@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -38,7 +39,46 @@ def write_whole(path: Path, text: str, *, mode: int | None = None) -> None:
         with suppress(FileNotFoundError):
             os.unlink(temporary)
         raise
-    folder = os.open(target.parent, os.O_RDONLY)
+    sync_folder(target.parent)
+
+
+def write_chunks(path: Path, chunks: Iterable[bytes], *, mode: int) -> None:
+    """Write a file in chunks, whole or not at all, also if the power fails; whatever has its name is replaced.
+
+    Args:
+        path: the file; its folder is made if missing.
+        chunks: what it is to hold; it is taken chunk by chunk.
+        mode: its permissions, from the first moment on.
+
+    Raises:
+        OSError: it cannot be written; an old file of its name is still there.
+    """
+    new = not path.parent.exists()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name[:200]}.{os.urandom(4).hex()}")
+    try:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            for chunk in chunks:
+                file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+    sync_folder(path.parent)
+    if new:
+        sync_folder(path.parent.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Return when the names in a folder are on the disk.
+
+    Raises:
+        OSError: it cannot be read or synchronised.
+    """
+    folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:

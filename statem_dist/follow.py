@@ -11,6 +11,7 @@ from statem_dist.identity import is_dead
 from statem_dist.protocol.events import Event, WorkClaimed
 from statem_dist.protocol.model import Claim, Run, Transition
 from statem_dist.protocol.progress import pending, queue_of, waits_for_people
+from statem_dist.regression import state_regressed
 from statem_dist.store.base import Snapshot, Store
 
 OnEvent = Callable[[int, Event], None]
@@ -43,6 +44,7 @@ class Follower:
         self.transition_id = transition_id
         self._store = store
         self._shown = after
+        self._opened = after + 1
         self._on_event = on_event
 
     def show_new_events(self) -> None:
@@ -54,9 +56,14 @@ class Follower:
             self._on_event(number, event)
 
     def look(self, run: Run) -> Settled:
-        """Return the transition as it is in ``run``, also when later ones have followed it."""
+        """Return the transition as it is in ``run``, also when later ones have followed it.
+
+        Raises:
+            StateRegressed: it was opened, and the store has lost that.
+        """
         transition = find_transition(self._store, run, self.transition_id)
-        assert transition is not None, "a transition that was opened is in the history"
+        if transition is None:
+            raise state_regressed(run.id, self._opened, run.version)
         return Settled(run=run, transition=transition)
 
 

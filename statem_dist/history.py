@@ -18,6 +18,7 @@ from msgspec import Struct
 from statem_dist.protocol.events import (
     Event,
     NodeEntered,
+    Recovered,
     RunCancelled,
     RunCreated,
     RunImported,
@@ -39,12 +40,14 @@ PAGE = 200
 
 class Move(Struct, frozen=True):
     """A transition as it is told in a history: the number of the event that opened it, what it was, the
-    entry that it made, if it moved the run, and who cancelled it, if somebody did."""
+    entry that it made, if it moved the run, who cancelled it, if somebody did, and how operators took it out of unknown
+    outcomes."""
 
     number: int
     transition: Transition
     entry_id: str | None
     cancelled_by: Actor | None = None
+    recoveries: tuple[Recovered, ...] = ()
 
 
 class Rebinding(Struct, frozen=True):
@@ -132,6 +135,7 @@ def history(log: EventLog, run: Run, limit: int | None = None, after: int | None
     Each entry is a mapping with ``event``, ``ts`` (ISO 8601, UTC) and the fields of its kind: ``start``,
     ``resume``, ``rebind``, ``migrate_current``, ``in_hook``, ``goto``, ``goto_blocked``, ``goto_cancelled``,
     ``goto_error``, ``save``, ``save_blocked``, ``paused``, ``unpaused``, ``run_cancelled``, ``restart``, ``import``.
+    What an operator did about an unknown outcome stands in ``recovered`` of the entry that it belongs to.
     What stands before an ``import`` was written by StateM. What happened while a transition was open is told after it,
     and neither is told before that has settled: so the numbers rise, and a page may end with any of them.
     """
@@ -251,7 +255,13 @@ def _fold(run: Run, number: int, events: list[Event]) -> Move:
     assert before.transition is not None
     entry = next((event.entry_id for event in events if isinstance(event, NodeEntered)), None)
     ended_by = next((event.by for event in events if isinstance(event, TransitionSettled)), None)
-    return Move(number, before.transition, entry, ended_by if before.transition.outcome == "cancelled" else None)
+    return Move(
+        number=number,
+        transition=before.transition,
+        entry_id=entry,
+        cancelled_by=ended_by if before.transition.outcome == "cancelled" else None,
+        recoveries=tuple(event for event in events if isinstance(event, Recovered)),
+    )
 
 
 def _rebinding_entries(rebinding: Rebinding) -> list[dict[str, Any]]:
@@ -313,6 +323,7 @@ def _entries(move: Move) -> list[dict[str, Any]]:
                     "number": number,
                     "node": transition.source,
                     "reason": transition.kind,
+                    **_recoveries(move),
                     "results": result_views(transition),
                 },
             ]
@@ -325,6 +336,7 @@ def _entries(move: Move) -> list[dict[str, Any]]:
                     "node": transition.source,
                     "skip_hooks": transition.skip_hooks,
                     **_why(move),
+                    **_recoveries(move),
                     "results": result_views(transition),
                 }
             ]
@@ -356,6 +368,7 @@ def _goto_entry(move: Move) -> dict[str, Any]:
             **facts,
             **({"stage": transition.stage} if transition.stage else {}),
             **_why(move),
+            **_recoveries(move),
             "current_entry_id": move.entry_id,
             "before_transfer": result_views(transition, "before_transfer"),
             "condition": result_views(transition, "condition"),
@@ -368,6 +381,7 @@ def _goto_entry(move: Move) -> dict[str, Any]:
         **facts,
         "stage": transition.stage,
         **_why(move),
+        **_recoveries(move),
         "results": stopping_results(transition),
     }
 
@@ -377,6 +391,22 @@ def _why(move: Move) -> dict[str, Any]:
     reason = {"reason": move.transition.reason} if move.transition.reason else {}
     by = move.cancelled_by
     return reason | ({"by": by.id, **token_fact(by.token)} if by is not None else {})
+
+
+def _recoveries(move: Move) -> dict[str, Any]:
+    """Return how a transition was taken out of unknown outcomes, oldest first; nothing if there was none."""
+    told = [
+        {
+            "ts": timestamp(each.at),
+            "way": each.way,
+            "checks": list(each.checks),
+            "reason": each.reason,
+            "by": each.by.id,
+            **token_fact(each.by.token),
+        }
+        for each in move.recoveries
+    ]
+    return {"recovered": told} if told else {}
 
 
 def timestamp(at: int) -> str:

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from statem_dist.checks.environment import inline_environment
 from statem_dist.checks.process import Supervisor, end_commands, outlive_commands
 from statem_dist.coordinator import NO_TERMS, Applied, Coordinator, Terms
 from statem_dist.deadline import Deadline
 from statem_dist.dispatch import Dispatcher, DispatchOthers
+from statem_dist.errors import Conflict
 from statem_dist.executor import Executor
 from statem_dist.follow import Follower, Settled, lost_claims
 from statem_dist.identity import is_dead, process_here, this_process
 from statem_dist.leases import LeaseKeeper
-from statem_dist.protocol.commands import Command, ExpireClaim
-from statem_dist.protocol.model import Place, Worker
-from statem_dist.protocol.progress import pending, waits_for_people
+from statem_dist.protocol.commands import Command, ExpireClaim, Recover
+from statem_dist.protocol.model import Actor, Place, Worker
+from statem_dist.protocol.progress import is_of_unknown_outcome, pending, waits_for_people
 from statem_dist.settings import Settings
 from statem_dist.store.base import Snapshot
 from statem_dist.store.redis_store import RedisStore
@@ -39,14 +41,23 @@ class InlineWorker:
     Args:
         executor: executes for it; what it commits in its own queues is to be sent to nobody.
         alone: whether there is no worker for any other queue of its runs.
+        asks_nobody: whether a transition of unknown outcome is given up, instead of waiting for an operator.
         at_close: called at the end, in this order.
     """
 
-    def __init__(self, executor: Executor, *, alone: bool, at_close: Sequence[Callable[[], object]] = ()) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        *,
+        alone: bool,
+        asks_nobody: bool = False,
+        at_close: Sequence[Callable[[], object]] = (),
+    ) -> None:
         self.worker = executor.worker
         self.coordinator = executor.coordinator
         self.alone = alone
         self._executor = executor
+        self._asks_nobody = asks_nobody
         self._at_close = at_close
 
     def close(self) -> None:
@@ -68,6 +79,8 @@ class InlineWorker:
     def finish(self, follower: Follower, deadline: Deadline) -> Settled:
         """Execute whatever a transition still owes, until it has settled, waits for people alone, or time is up.
 
+        Where nobody is asked, what is of unknown outcome is given up.
+
         It is returned open, too, once nothing of it is being executed any more because the run is paused.
 
         Where workers serve some of its queues, it is also returned open as soon as all that is left is theirs.
@@ -75,6 +88,12 @@ class InlineWorker:
         while True:
             snapshot = self.coordinator.load(follower.run_id)
             settled = follower.look(snapshot.run)
+            if self._asks_nobody and is_of_unknown_outcome(snapshot.run):
+                with suppress(Conflict):
+                    # Somebody else may have decided in this moment.
+                    given_up = Recover(way="abort", reason="a sweep waits for nobody", by=Actor("sweep"))
+                    self.apply(follower.run_id, given_up)
+                continue
             paused = snapshot.run.paused is not None and not settled.transition.claims
             if not settled.transition.open or paused or waits_for_people(snapshot.run) or deadline.passed:
                 follower.show_new_events()

@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 
 from kombu import Connection, Queue
-from kombu.exceptions import OperationalError
 from kombu.utils.url import maybe_sanitize_url
 
 from statem_dist.dispatch import Owed, task_parts
 from statem_dist.errors import Unavailable
 from statem_dist.store.base import Push
+from statem_dist.store.client import REPLY_TIMEOUT_SECONDS
+from statem_dist.store.topology import topology_of
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +31,13 @@ class PublishAfterCommit:
 
     def __init__(self, broker_url: str) -> None:
         try:
-            self._connection = Connection(broker_url, connect_timeout=5)
+            topology = topology_of(broker_url)
+            options = {} if topology is None else topology.broker_options
+            url = broker_url if topology is None else topology.broker_url
+            if url.startswith(("redis", "sentinel")):
+                # A Redis that has gone silent would else be waited for without end, by everybody who sends.
+                options = {"socket_timeout": REPLY_TIMEOUT_SECONDS, **options}
+            self._connection = Connection(url, connect_timeout=5, transport_options=options)
         except (ImportError, KeyError, ValueError) as error:
             raise broker_unavailable(broker_url, error) from error
         self._declared: set[str] = set()
@@ -45,10 +53,13 @@ class PublishAfterCommit:
             try:
                 for batch in batches:
                     self._send(batch)
-            except (OperationalError, OSError) as error:
-                logger.warning("the broker cannot be reached, the reaper will send again: %s", error)
-                self._connection.close()
+            except Exception as error:
+                # Whatever it is, the commit has happened: who asked for it must not hear of a failure.
+                reason = str(error) or type(error).__name__
+                logger.warning("the broker cannot be reached, the reaper will send again: %s", reason)
                 self._declared.clear()
+                with suppress(Exception):
+                    self._connection.close()
 
     def _send(self, batch: Owed) -> None:
         headers, body = task_parts(batch)

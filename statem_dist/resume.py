@@ -60,7 +60,7 @@ def resume_prompt(run: Run, runbook: Runbook, address: Address) -> str:
     """Return the prompt for an agent that knows nothing: which run this is, and how to go on with it."""
     exits = ", ".join(edge.target for edge in runbook.exits(run.node)) or "none; this node is an end"
     node = runbook.node(run.node)
-    held = f"\n{_held(run)}\n" if run.held else ""
+    held = f"\n{told}\n" if (told := _held(run)) else ""
     task = node.prompt.rstrip() if node is not None and node.prompt else "(this node has no prompt)"
     return f"""\
 You are working under the runbook {run.runbook_name!r} ({run.place.spec}), run {run.id}.
@@ -83,11 +83,14 @@ A blocked goto names every check that did not pass. Mend the cause and try again
 
 
 def _held(run: Run) -> str:
-    """Return why nothing is to be done on a run that is paused or was cancelled, and what to wait for."""
+    """Return why nothing is to be done on a run, and what to wait for; empty if it goes on."""
+    if run.status == "outcome_unknown":
+        return "Nobody knows what one of its hooks did: wait until an operator has said how the transition goes on."
     if run.paused is not None:
         because = f" ({run.paused.reason})" if run.paused.reason else ""
         return f"It is paused by {run.paused.by.id or 'somebody'}{because}: wait until somebody lets it go on."
-    assert run.ending is not None
+    if run.ending is None:
+        return ""
     because = f" ({run.ending.reason})" if run.ending.reason else ""
     return f"It was cancelled by {run.ending.by.id or 'somebody'}{because}: do not go on with it."
 

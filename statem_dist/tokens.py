@@ -208,7 +208,7 @@ class Tokens:
     def list(self) -> Sequence[Token]:
         """Return the tokens, newest first, those that ended less than ``KEPT_MS`` ago included."""
         ids = self._store.call("ZREVRANGE", keys.TOKENS, 0, -1)
-        documents = self._store.call("MGET", *(keys.token(each.decode()) for each in ids)) if ids else ()
+        documents = self._store.call_many(("GET", keys.token(each.decode())) for each in ids) if ids else ()
         return [_decoded(document).token for document in documents if document is not None]
 
     def _document(self, token_id: str) -> bytes | None:

@@ -1,132 +1,376 @@
-"""A run as a file: its events and the runbooks that it has followed, as lines of JSON (``application/x-ndjson``).
+"""Runs as a file: their events and the runbooks that they have followed, as lines of JSON (``application/x-ndjson``).
 
-The first line says what follows, then come the runbooks, then the events in order, and the last line holds the SHA-256
-of everything before it. Brought into another store, the events make the very same run: they are all that a run is. The
-values of its variables stay behind, because a file is passed on.
+Every line is ``{"line": NUMBER, "sha256": HASH, "value": {...}}``. The hash is that of the hash of the line before
+(64 zeros before the first) and of the bytes of the value: so it stands for everything up to there, and the first line
+that was changed, taken out, put in or put elsewhere is found and named. The values are, by their ``kind``:
 
-The SHA-256 tells of accidents alone, because whoever changes a file can compute it anew. So nothing that a file says is
-believed that can be looked at: a runbook is what its text says, and its hash is that of its text.
+===========  =======================================================================================================
+``head``     what this is, in which version, and whether the values of variables were left out
+``runbook``  a runbook; each stands once, before the first run that has followed it
+``run``      which run begins here, and how many events follow
+``event``    one event of the run, with its number
+``end``      how many runs there were; a file without it was cut off
+===========  =======================================================================================================
+
+Brought into another store, the events make the very same run: they are all that a run is. The values of its variables
+stay behind in what is passed on, and are kept in an archive.
+
+The hashes tell of accidents and of careless hands, because whoever changes a file can compute them all anew. So nothing
+that a file says is believed that can be looked at: a runbook is what its text says, its hash is that of its text, and
+every history is judged by the laws before anything of it is written.
+
+A file is written and read one run at a time, so that the memory it takes does not grow with the number of runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Iterable, Iterator
 from hashlib import sha256
-from typing import Any, Literal
+from pathlib import Path
+from typing import IO, Any, TypeAlias
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from statem_dist.errors import Invalid, RunbookInvalid
+from statem_dist.errors import Conflict, Invalid, NotFound, RunbookInvalid
 from statem_dist.eventlog import WITHHELD
 from statem_dist.history import events_after
+from statem_dist.laws import Judge
 from statem_dist.protocol.events import Event, RunCreated, RunImported, RunRebound, RunRestarted
-from statem_dist.protocol.evolve import replay
+from statem_dist.protocol.graph import Runbook
 from statem_dist.protocol.model import SCHEMA, Place, Run
 from statem_dist.run_ids import QUEUE_NAME, require_name
 from statem_dist.runbook import Format, Parsed, format_of, parse
 from statem_dist.store.base import Store
-from statem_dist.store.codec import StoredRunbook
+from statem_dist.store.codec import StoredRunbook, encode_event
 
-FORMAT = "statem-dist-run"
+FORMAT = "statem-dist-runs"
 
 MEDIA_TYPE = "application/x-ndjson"
 
+SUFFIX = ".run.jsonl"
+"""How the names of files of runs end, where this project names them; ``.gz`` follows if they are compressed."""
 
-class Head(Struct, frozen=True):
-    """The first line: which run this is, and how many runbooks and events follow."""
+START = "0" * 64
+"""What stands for the hash of the line before the first."""
 
-    run_id: str
-    runbooks: int
-    events: int
+GZIP = b"\x1f\x8b"
+"""How a compressed file begins."""
+
+CHUNK = 1 << 16
+"""Bytes that are read or compressed at a time."""
+
+EXPORT_AGAIN = "Export it again."
+
+
+class Head(Struct, frozen=True, tag_field="kind", tag="head"):
+    """The first line. ``withheld`` says that the values of variables were left out."""
+
     format: str = FORMAT
     schema: int = SCHEMA
+    withheld: bool = True
 
 
-class Foot(Struct, frozen=True):
-    """The last line: the SHA-256, in hexadecimal digits, of all bytes before it."""
+class RunbookLine(Struct, frozen=True, tag_field="kind", tag="runbook"):
+    """A runbook that runs of the file have followed."""
 
-    sha256: str
-    end: Literal[True] = True
+    runbook: StoredRunbook
+
+
+class RunLine(Struct, frozen=True, tag_field="kind", tag="run"):
+    """The beginning of a run: its id, and how many events follow."""
+
+    run_id: str
+    events: int
+
+
+class EventLine(Struct, frozen=True, tag_field="kind", tag="event"):
+    """An event of the run that began last."""
+
+    number: int
+    event: Event
+
+
+class End(Struct, frozen=True, tag_field="kind", tag="end"):
+    """The last line: how many runs there were."""
+
+    runs: int
+
+
+Line: TypeAlias = Head | RunbookLine | RunLine | EventLine | End
 
 
 class Parcel(Struct, frozen=True):
-    """What a file holds: the runbooks, the events, and the run that they make."""
+    """What a file holds of one run: the runbooks it has followed, its events, and the run that they make.
+
+    ``withheld`` says that the values of its variables were left out.
+    """
 
     runbooks: tuple[StoredRunbook, ...]
     events: tuple[Event, ...]
     run: Run
+    withheld: bool = True
 
 
-_head_decoder = msgspec.json.Decoder(Head)
-_foot_decoder = msgspec.json.Decoder(Foot)
-_runbook_decoder = msgspec.json.Decoder(StoredRunbook)
-_event_decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+class _Sealed(Struct, forbid_unknown_fields=True):
+    line: int
+    sha256: str
+    value: msgspec.Raw
 
 
-def pack(store: Store, run: Run) -> Iterator[bytes]:
-    """Yield the lines of a run's file.
+_sealed_decoder = msgspec.json.Decoder(_Sealed)
+_line_decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
+
+
+# --- writing -------------------------------------------------------------------------------------------------------
+
+
+def pack(store: Store, runs: Iterable[Run], *, withheld: bool = True) -> Iterator[bytes]:
+    """Yield the lines of a file.
 
     Args:
-        store: where the run is kept.
-        run: the run; the file ends with its version.
+        store: where the runs are kept.
+        runs: the runs, each as it is to be told: up to its version.
+        withheld: whether the values of variables are left out.
+
+    Raises:
+        Conflict: a run has fewer events than it should have; what was yielded until then is no file.
     """
-    events = [_without_secrets(event) for _, event in events_after(store, run, 0)]
-    stored = [found for digest in _followed(events) if (found := store.runbook(digest)) is not None]
-    hashed = sha256()
-    lines: list[Any] = [Head(run_id=run.id, runbooks=len(stored), events=len(events)), *stored, *events]
-    for line in lines:
-        encoded = msgspec.json.encode(line) + b"\n"
-        hashed.update(encoded)
-        yield encoded
-    yield msgspec.json.encode(Foot(hashed.hexdigest())) + b"\n"
+    return seal(_lines(store, runs, withheld))
+
+
+def seal(values: Iterable[Line]) -> Iterator[bytes]:
+    """Yield the lines of a file that holds these values."""
+    before = START
+    for number, value in enumerate(values, start=1):
+        encoded = msgspec.json.encode(value)
+        before = _hash(before, encoded)
+        yield _line(number, before, encoded)
+
+
+def compressed(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the compressed form (gzip) of what comes in chunks; the same input always gives the same output."""
+    compressor = zlib.compressobj(wbits=31)
+    for chunk in chunks:
+        if packed := compressor.compress(chunk):
+            yield packed
+    yield compressor.flush()
+
+
+def _lines(store: Store, runs: Iterable[Run], withheld: bool) -> Iterator[Line]:
+    yield Head(withheld=withheld)
+    told: set[str] = set()
+    count = 0
+    for run in runs:
+        count += 1
+        # Twice through the events, so that a long run need not fit into memory.
+        for digest in _followed(event for _, event in events_after(store, run, 0)):
+            stored = store.runbook(digest) if digest not in told else None
+            if stored is not None:
+                told.add(digest)
+                yield RunbookLine(stored)
+        yield RunLine(run.id, run.version)
+        number = 0
+        for number, event in events_after(store, run, 0):
+            yield EventLine(number, without_secrets(event) if withheld else event)
+        if number != run.version:
+            raise Conflict(
+                f"The run {run.id!r} has no event {number + 1}: it was removed while it was written, or is damaged.",
+                hint=f"Try again; `statem-dist verify {run.id}` says whether it is damaged.",
+                details={"run_id": run.id},
+            )
+    yield End(count)
+
+
+# --- reading -------------------------------------------------------------------------------------------------------
 
 
 def unpack(text: bytes) -> Parcel:
-    """Return what a file holds.
+    """Return the one run that a file holds.
 
     Raises:
-        Invalid: it is no such file, it was cut off or changed, its events make no run, or a run that could not go on
-            here; the message names the line, or what is missing.
+        Invalid: see ``read``; or it holds another number of runs.
     """
-    lines = text.split(b"\n")
-    if lines and not lines[-1]:
-        lines.pop()
-    head = _decoded(_head_decoder, lines, 0)
+    parcels = list(read(text.splitlines(keepends=True)))
+    if len(parcels) != 1:
+        raise Invalid(f"The file holds {len(parcels)} runs, and one is expected.", hint="Import them one by one.")
+    return parcels[0]
+
+
+def read(lines: Iterable[bytes]) -> Iterator[Parcel]:
+    """Yield the runs of a file, each once everything that is said of it was looked at.
+
+    Args:
+        lines: the lines of the file with their ends, uncompressed.
+
+    Raises:
+        Invalid: it is no such file, it was cut off or changed, its events break a law, or they make a run that could
+            not go on here; the message names the line.
+    """
+    reader = _Reader(lines)
+    head = reader.next()
+    if not isinstance(head, Head):
+        raise _at(1, "a file of runs begins with its head")
     if (head.format, head.schema) != (FORMAT, SCHEMA):
         raise Invalid(
             f"Line 1: this is format {head.format!r}, schema {head.schema}; {FORMAT!r}, schema {SCHEMA} can be read.",
             hint="Use the version of statem-dist that wrote it, or a newer one.",
         )
-    expected = 1 + head.runbooks + head.events + 1
-    if len(lines) != expected:
-        raise Invalid(
-            f"Line {len(lines)}: the file ends here and says that it has {expected} lines: it was cut off or changed.",
-            hint="Export the run again.",
-        )
-    body = b"".join(line + b"\n" for line in lines[:-1])
-    if sha256(body).hexdigest() != _decoded(_foot_decoder, lines, expected - 1).sha256:
-        raise Invalid(
-            f"Line {expected}: the SHA-256 there is not that of the lines before: the file was changed.",
-            hint="Export the run again.",
-        )
-    runbooks = tuple(
-        _read_again(_decoded(_runbook_decoder, lines, 1 + number), 2 + number) for number in range(head.runbooks)
-    )
-    events = tuple(_decoded(_event_decoder, lines, 1 + head.runbooks + number) for number in range(head.events))
-    run = _run_of(head, events)
-    _require_usable(run, events, runbooks)
-    return Parcel(runbooks, events, run)
+    runbooks: dict[str, StoredRunbook] = {}
+    graphs: dict[str, Runbook] = {}
+    count = 0
+    while True:
+        value = reader.next()
+        match value:
+            case RunbookLine():
+                found = _read_again(value.runbook, reader.number)
+                runbooks[found.runbook.hash] = found
+                graphs[found.runbook.hash] = found.runbook
+            case RunLine():
+                count += 1
+                yield _parcel(reader, value, runbooks, graphs, withheld=head.withheld)
+            case End():
+                if value.runs != count:
+                    raise _at(reader.number, f"the file says that it holds {value.runs} runs, and it holds {count}")
+                reader.require_end()
+                return
+            case _:
+                raise _at(reader.number, f"a line of the kind {_kind(value)} has no place here")
 
 
-def _run_of(head: Head, events: Sequence[Event]) -> Run:
-    if not events or not isinstance(events[0], RunCreated | RunImported) or events[0].run_id != head.run_id:
-        raise Invalid(f"Line {2 + head.runbooks}: the first event does not begin the run {head.run_id!r}.")
+def files_below(path: Path) -> Iterator[Path]:
+    """Yield the files of runs that are at a path: itself, or those of a folder and of the folders in it, by name.
+
+    Raises:
+        NotFound: there is nothing.
+    """
+    if path.is_dir():
+        yield from sorted(each for each in path.rglob("*") if each.name.endswith((SUFFIX, f"{SUFFIX}.gz")))
+    elif path.exists():
+        yield path
+    else:
+        raise NotFound(f"There is no {path}.")
+
+
+def lines_of(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield the lines of a file, which may be compressed; it is read from its beginning, which it must allow.
+
+    Raises:
+        Invalid: the compressed file is damaged, or ends too early; the message names the line.
+    """
+    file.seek(0)
+    beginning = file.read(len(GZIP))
+    file.seek(0)
+    if beginning != GZIP:
+        yield from file
+        return
+    number, rest = 0, b""
+    chunks = _decompressed(file)
+    while True:
+        try:
+            chunk = next(chunks, None)
+        except (EOFError, zlib.error) as error:
+            raise _at(number + 1, f"the compressed file is damaged here or was cut off: {error}") from error
+        if chunk is None:
+            break
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            number += 1
+            yield line + b"\n"
+    if rest:
+        yield rest
+
+
+def _decompressed(file: IO[bytes]) -> Iterator[bytes]:
+    decompressor = zlib.decompressobj(wbits=31)
+    while not decompressor.eof:
+        packed = file.read(CHUNK)
+        if not packed:
+            raise EOFError("it ends too early")
+        while packed and not decompressor.eof:
+            yield decompressor.decompress(packed, CHUNK)
+            packed = decompressor.unconsumed_tail
+    if decompressor.unused_data or file.read(1):
+        raise zlib.error("something follows its end")
+
+
+class _Reader:
+    """Takes a file line by line, and looks at what each says of itself and of those before it."""
+
+    def __init__(self, lines: Iterable[bytes]) -> None:
+        self.number = 0
+        self._lines = iter(lines)
+        self._before = START
+
+    def next(self) -> Line:
+        """Return the value of the next line."""
+        self.number += 1
+        line = next(self._lines, None)
+        if line is None:
+            raise _at(self.number, "the file ends before this line: it was cut off")
+        try:
+            sealed = _sealed_decoder.decode(line)
+        except msgspec.DecodeError as error:
+            what = "the file ends within this line: it was cut off" if not line.endswith(b"\n") else str(error)
+            raise _at(self.number, what) from error
+        value = bytes(sealed.value)
+        if sealed.line != self.number:
+            raise _at(
+                self.number,
+                f"this is line {sealed.line} of the file as it was written: "
+                "a line was taken out, put in or put elsewhere",
+            )
+        expected = _hash(self._before, value)
+        if sealed.sha256 != expected or line != _line(self.number, expected, value):
+            raise _at(self.number, "its SHA-256 is not that of this line and those before it: it was changed")
+        self._before = expected
+        try:
+            return _line_decoder.decode(value)
+        except msgspec.DecodeError as error:
+            raise _at(self.number, str(error)) from error
+
+    def require_end(self) -> None:
+        """Refuse a file that goes on."""
+        if next(self._lines, None) is not None:
+            raise _at(self.number + 1, "something follows the end of the file")
+
+
+def _parcel(
+    reader: _Reader,
+    begun: RunLine,
+    runbooks: dict[str, StoredRunbook],
+    graphs: dict[str, Runbook],
+    *,
+    withheld: bool,
+) -> Parcel:
+    """Read the events of a run, and judge each of them."""
+    first = reader.number
+    judge = Judge(graphs, begun.run_id)
+    events: list[Event] = []
+    for number in range(1, begun.events + 1):
+        value = reader.next()
+        if not isinstance(value, EventLine) or value.number != number:
+            raise _at(reader.number, f"the event {number} of the run {begun.run_id!r} is expected here")
+        violation = judge.judge(value.event)
+        if violation is not None:
+            raise Invalid(
+                f"Line {reader.number}: the event {number} of the run {begun.run_id!r} breaks the law "
+                f"{violation.law}: {violation.sentence}",
+                hint=EXPORT_AGAIN,
+                details={"run": begun.run_id, "event": number, "law": violation.law},
+            )
+        events.append(value.event)
+    run = judge.run
+    if run is None or run.id != begun.run_id:
+        raise _at(first, f"the events that follow do not make the run {begun.run_id!r}")
     try:
-        return replay(events)
-    except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise Invalid(f"The events make no run: {error}.", hint="Export the run again.") from error
+        _require_usable(run)
+    except Invalid as error:
+        raise Invalid(f"Line {first}: {error.message}", hint=error.hint, details=error.details) from error
+    followed = tuple(runbooks[digest] for digest in _followed(events))
+    return Parcel(followed, tuple(events), run, withheld)
 
 
 def _read_again(stored: StoredRunbook, line: int) -> StoredRunbook:
@@ -135,7 +379,7 @@ def _read_again(stored: StoredRunbook, line: int) -> StoredRunbook:
     if stored.runbook.hash != parsed.runbook.hash:
         raise Invalid(
             f"Line {line}: the hash of the runbook {stored.runbook.name!r} is not the SHA-256 of its text.",
-            hint="Export the run again.",
+            hint=EXPORT_AGAIN,
             details={"hash": stored.runbook.hash, "expected": parsed.runbook.hash},
         )
     return replace(stored, runbook=parsed.runbook)
@@ -154,47 +398,43 @@ def _parsed(stored: StoredRunbook, line: int) -> Parsed:
             raise Invalid(f"Line {line}: the text there is no runbook: {error.message}") from error
 
 
-def _followed(events: Sequence[Event]) -> list[str]:
+def _followed(events: Iterable[Event]) -> list[str]:
     """Return the hashes of the runbooks that a run has followed, in that order."""
     bindings = (RunCreated, RunImported, RunRebound, RunRestarted)
     return list(dict.fromkeys(event.runbook for event in events if isinstance(event, bindings)))
 
 
-def _require_usable(run: Run, events: Sequence[Event], runbooks: Sequence[StoredRunbook]) -> None:
-    """Refuse a run that nobody could ask for, or that could not be shown.
+def _require_usable(run: Run) -> None:
+    """Refuse a run that nobody could ask for, or whose work nobody could do.
 
     Raises:
-        Invalid: its id or its queue cannot be named, or its runbook or its node is missing.
+        Invalid: its id or its queue cannot be named.
     """
     require_name(run.id, "The run id")
     if run.place.queue is not None and not QUEUE_NAME.fullmatch(run.place.queue):
         raise Invalid(f"The queue {run.place.queue!r} cannot be served.", details={"queue": run.place.queue})
-    by_hash = {stored.runbook.hash: stored.runbook for stored in runbooks}
-    if missing := [digest for digest in _followed(events) if digest not in by_hash]:
-        raise Invalid(
-            f"The runbook {missing[0]!r}, which the run has followed, is not in the file.",
-            hint="Export the run again.",
-            details={"missing": missing},
-        )
-    runbook = by_hash[run.runbook]
-    nodes = [run.node] if run.in_flight is None else [run.node, run.in_flight.source, run.in_flight.target]
-    for name in nodes:
-        if runbook.node(name) is None:
-            raise Invalid(
-                f"The run stands on {name!r} or leads there, and its runbook has no such node.",
-                hint="Export the run again.",
-                details={"node": name},
-            )
 
 
-def _decoded(decoder: msgspec.json.Decoder[Any], lines: Sequence[bytes], number: int) -> Any:
-    try:
-        return decoder.decode(lines[number])
-    except (msgspec.DecodeError, IndexError) as error:
-        raise Invalid(f"Line {number + 1}: {error}.", hint="This is no file of an exported run.") from error
+# --- what is there already -------------------------------------------------------------------------------------------
 
 
-def _without_secrets(event: Event) -> Event:
+def is_there_already(store: Store, parcel: Parcel) -> bool:
+    """Return whether a store has the run of a parcel, as it stands there or further on."""
+    snapshot = store.load(parcel.run.id)
+    if snapshot is None or snapshot.run.version < parcel.run.version:
+        return False
+    number = 0
+    for number, event in events_after(store, replace(snapshot.run, version=parcel.run.version), 0):
+        if _as_passed_on(event, parcel) != _as_passed_on(parcel.events[number - 1], parcel):
+            return False
+    return number == parcel.run.version
+
+
+def _as_passed_on(event: Event, parcel: Parcel) -> bytes:
+    return encode_event(without_secrets(event) if parcel.withheld else event)
+
+
+def without_secrets(event: Event) -> Event:
     """Return an event without the values of variables."""
     if isinstance(event, RunCreated | RunImported | RunRestarted):
         return replace(event, place=_without_values(event.place))
@@ -203,3 +443,19 @@ def _without_secrets(event: Event) -> Event:
 
 def _without_values(place: Place) -> Place:
     return replace(place, env=dict.fromkeys(place.env, WITHHELD))
+
+
+def _hash(before: str, value: bytes) -> str:
+    return sha256(before.encode() + value).hexdigest()
+
+
+def _line(number: int, digest: str, value: bytes) -> bytes:
+    return b'{"line":%d,"sha256":"%s","value":%s}\n' % (number, digest.encode(), value)
+
+
+def _kind(value: Line) -> Any:
+    return type(value).__struct_config__.tag
+
+
+def _at(line: int, what: str) -> Invalid:
+    return Invalid(f"Line {line}: {what.rstrip('.')}.", hint=EXPORT_AGAIN, details={"line": line})

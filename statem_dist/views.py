@@ -11,6 +11,7 @@ from statem_dist.places import entry_folder
 from statem_dist.protocol.graph import Edge, Node, Runbook
 from statem_dist.protocol.model import Origin, PlannedCheck, Purpose, Run, Transition
 from statem_dist.protocol.outcome import CheckResult
+from statem_dist.protocol.progress import is_of_unknown_outcome
 from statem_dist.protocol.stages import purposes_of
 from statem_dist.runbook.view import check_view, confinement_view, dynamic_view, edge_view, node_view
 
@@ -99,6 +100,14 @@ def attempts_used(run: Run, edge: Edge) -> int | None:
     return min(run.attempts.get(edge.target, 0), edge.max_attempts)
 
 
+def unknown_views(transition: Transition) -> list[dict[str, Any]]:
+    """Return the checks whose outcome nobody knows: since when (ms since the epoch), whose they were, and why."""
+    return [
+        {"check": check, "since": what.at, "worker": what.worker, "cause": what.cause}
+        for check, what in transition.unknown.items()
+    ]
+
+
 def last_attempt(run: Run) -> Transition | None:
     """Return the attempt to leave the current node that ended last and did not move the run.
 
@@ -112,7 +121,7 @@ def failing_checks(transition: Transition) -> list[PlannedCheck]:
     """Return the checks that stopped a transition, in the order of its plan."""
     return [
         planned
-        for planned in transition.plan
+        for planned in (*transition.plan, *transition.repairs)
         if (result := transition.results.get(planned.id)) and not result.passed and planned.check.stops
     ]
 
@@ -179,7 +188,9 @@ def transition_reference(transition: Transition | None) -> dict[str, Any] | None
         "from": transition.source,
         "to": transition.target,
         "settled": len(transition.results),
-        "planned": len(transition.plan),
+        "planned": len(transition.plan) + len(transition.repairs),
+        **({"outcome_unknown": unknown_views(transition)} if transition.unknown else {}),
+        **({"repairing": [each.repairs for each in transition.repairs]} if transition.repairs else {}),
     }
 
 
@@ -215,13 +226,17 @@ def settled_transition(run: Run, transition: Transition) -> dict[str, Any]:
         "stage": transition.stage,
         **({"reason": transition.reason} if transition.reason else {}),
         **goto_facts(transition),
+        **({"outcome_unknown": unknown_views(transition)} if transition.open and is_of_unknown_outcome(run) else {}),
         "results": stopping_results(transition),
     }
 
 
 def stopping_results(transition: Transition) -> list[dict[str, Any]]:
-    """Return the results of the stage that stopped a transition, or failed after its commit; else all of them."""
-    purposes = purposes_of(transition.stage, transition.kind, transition.order)
+    """Return the results of the stage that stopped a transition, or failed after its commit; else all of them.
+
+    What was repaired is always among them.
+    """
+    purposes = (*purposes_of(transition.stage, transition.kind, transition.order), "repair")
     return [view for view in result_views(transition) if view["purpose"] in purposes]
 
 
@@ -253,10 +268,10 @@ def dynamic_facts(transition: Transition) -> dict[str, Any]:
 
 
 def result_views(transition: Transition, purpose: Purpose | None = None) -> list[dict[str, Any]]:
-    """Return the settled results of a transition in the order of its plan, all or those of one purpose."""
+    """Return the settled results of a transition in the order of its plan, repairs last: all, or those of a purpose."""
     return [
         result_view(planned, transition.results[planned.id])
-        for planned in transition.plan
+        for planned in (*transition.plan, *transition.repairs)
         if planned.id in transition.results and purpose in (None, planned.purpose)
     ]
 
@@ -292,6 +307,8 @@ def result_view(planned: PlannedCheck, result: CheckResult) -> dict[str, Any]:
     view |= token_fact(result.token)
     if planned.origin is not None:
         view["registered_by"] = origin_view(planned.origin)
+    if planned.repairs:
+        view["repairs"] = planned.repairs
     return view
 
 

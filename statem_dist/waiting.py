@@ -4,11 +4,32 @@ from __future__ import annotations
 
 from statem_dist.decisions import decisions_of
 from statem_dist.follow import lost_claims, queues_of_work
-from statem_dist.protocol.model import Run
+from statem_dist.history import timestamp
+from statem_dist.protocol.model import Run, UnknownCause
 from statem_dist.protocol.progress import pending, waits_for_people
 from statem_dist.roster import Roster
 from statem_dist.settings import Settings
 from statem_dist.store.redis_store import RedisStore
+
+LOST: dict[UnknownCause, str] = {
+    "worker_lost": "was lost while it ran",
+    "shutdown": "was shut down while it ran",
+    "cut_short": "ended it before its time",
+}
+"""What became of the worker of a check whose outcome is unknown."""
+
+
+def unknown_reason(run: Run) -> str:
+    """Return that nobody knows what a check did, since when, whose it was, and the ways out; empty if all is known."""
+    transition = run.in_flight
+    if transition is None or not transition.unknown:
+        return ""
+    told = [
+        f"nobody knows what {check} did: its worker {what.worker} {LOST[what.cause]} ({timestamp(what.at)})"
+        for check, what in transition.unknown.items()
+    ]
+    ways = "--resume to execute it again, --abort to give the transition up, or --mark passed|failed with a --reason"
+    return f"{'; '.join(told)}. An operator says how to go on: statem-dist recover {run.id} {ways}"
 
 
 class WaitingReasons:
@@ -35,11 +56,20 @@ class WaitingReasons:
         if run.paused is not None:
             because = f": {run.paused.reason}" if run.paused.reason else ""
             return f"the run is paused by {run.paused.by.id or 'somebody'}{because}"
+        if transition.unknown:
+            return unknown_reason(run)
+        if transition.unwinding is not None:
+            ends = f"before it ends as {transition.unwinding.outcome}"
+            return f"hooks are being repaired {ends}; {self._work_reason(run)}"
         if waits_for_people(run):
             decisions = decisions_of(run)
             who = "an operator" if all(decision.operator for decision in decisions) else "somebody"
             return f"{who} has to decide: {', '.join(decision.id for decision in decisions)}"
-        if transition.claims:
+        return self._work_reason(run)
+
+    def _work_reason(self, run: Run) -> str:
+        """Return who executes what a run owes, or why nobody does."""
+        if run.in_flight is not None and run.in_flight.claims:
             return self._claim_reason(run.id)
         for batch in pending(run):
             if (wait := batch.not_before - self._store.clock()) > 0:

@@ -25,7 +25,7 @@ from statem_api.service import Service
 from statem_api.streams import ENDED, RETRY_MS, changes, frame
 from statem_dist.decisions import Decision, decisions_of
 from statem_dist.engine import Engine
-from statem_dist.errors import NotFound, StatemError
+from statem_dist.errors import NotFound, StatemError, StateRegressed
 from statem_dist.history import events_after
 from statem_dist.protocol.decide import comes_by_itself
 from statem_dist.protocol.events import (
@@ -34,6 +34,8 @@ from statem_dist.protocol.events import (
     DecisionRequested,
     Event,
     NodeEntered,
+    OutcomeUnknown,
+    RepairBegun,
     RunRebound,
     RunRestarted,
     TransitionOpened,
@@ -42,8 +44,9 @@ from statem_dist.protocol.events import (
     WorkLost,
 )
 from statem_dist.protocol.evolve import evolve
-from statem_dist.protocol.model import Run
-from statem_dist.protocol.progress import waits_for_people
+from statem_dist.protocol.model import PlannedCheck, Run
+from statem_dist.protocol.progress import is_of_unknown_outcome, waits_for_people
+from statem_dist.waiting import unknown_reason
 
 PROTOCOL_VERSION = "1.0"
 
@@ -94,6 +97,10 @@ class Teller:
                 return self._mark(event.transition, event.check, "retrying", event.outcome.reason)
             case DecisionRequested():
                 return self._mark(event.transition, event.check, "waiting")
+            case OutcomeUnknown():
+                return self._mark(event.transition, event.check, "outcome_unknown", event.cause)
+            case RepairBegun():
+                return [*self._repairs(event), self._seq(number)]
             case WorkLost():
                 return [{"type": "CUSTOM", "name": "statem.worker_lost", "value": {"transition": event.transition}}]
             case NodeEntered():
@@ -131,6 +138,10 @@ class Teller:
         decisions = decisions_of(run)
         outcome: dict[str, Any] = {"type": "success"}
         before: list[Frame] = []
+        if is_of_unknown_outcome(run):
+            # No answer of a user goes on with it: an operator recovers the run.
+            broken = {"type": "RUN_ERROR", "message": unknown_reason(run), "code": "statem.outcome_unknown"}
+            return [{"type": "STEP_FINISHED", "stepName": self._node}, broken]
         if run.status == "cancelled":
             outcome = {"type": "cancelled"}
         elif decisions:
@@ -167,10 +178,7 @@ class Teller:
                 "kind": event.kind,
                 "from": event.source,
                 "to": event.target,
-                "checks": [
-                    {"id": each.id, "kind": each.check.type, "name": each.check.name or "", "status": "pending"}
-                    for each in event.plan
-                ],
+                "checks": [_pending(each) for each in event.plan],
             },
             "replace": True,
         }
@@ -181,6 +189,18 @@ class Teller:
             {"type": "TOOL_CALL_ARGS", "toolCallId": call, "delta": msgspec.json.encode(arguments).decode()},
             {"type": "TOOL_CALL_END", "toolCallId": call},
             activity,
+        ]
+
+    def _repairs(self, event: RepairBegun) -> list[Frame]:
+        """Return the repairs as further checks of the same activity."""
+        self._checks += [planned.id for planned in event.plan]
+        return [
+            {
+                "type": "ACTIVITY_DELTA",
+                "messageId": self._id(event.transition),
+                "activityType": ACTIVITY,
+                "patch": [{"op": "add", "path": "/checks/-", "value": _pending(each)} for each in event.plan],
+            }
         ]
 
     def _mark(self, transition: str, check: str, status: str, reason: str = "") -> list[Frame]:
@@ -252,6 +272,12 @@ def teller_of(run: Run, engine: Engine) -> Teller:
         return {node.name: [edge.target for edge in found.exits(node.name)] for node in found.nodes}
 
     return Teller(run.id, exits_of)
+
+
+def _pending(planned: PlannedCheck) -> dict[str, Any]:
+    """Return a check that has not begun, as the activity shows it."""
+    shown = {"id": planned.id, "kind": planned.check.type, "name": planned.check.name or "", "status": "pending"}
+    return shown | ({"repairs": planned.repairs} if planned.repairs else {})
 
 
 def _named(name: str, digest: str) -> str:
@@ -331,15 +357,22 @@ async def narration(
         for place, missed in enumerate(told[seen[1] + 1 :], start=seen[1] + 1):
             yield frame(missed, id=f"{after}.{place}")
     async with aclosing(changes(service, caller, run_id, after)) as changed:
-        async for run, events in changed:
-            if run is None:
-                yield KEEPALIVE_COMMENT
-                continue
-            for number, event in events:
-                for place, said in enumerate(await service.call(narrator.tell, number, event)):
-                    yield frame(said, id=f"{number}.{place}")
-            if run.status in ENDED and narrator.run.version >= run.version:
-                return
+        try:
+            async for run, events in changed:
+                if run is None:
+                    yield KEEPALIVE_COMMENT
+                    continue
+                for number, event in events:
+                    for place, said in enumerate(await service.call(narrator.tell, number, event)):
+                        yield frame(said, id=f"{number}.{place}")
+                if run.status in ENDED and narrator.run.version >= run.version:
+                    return
+        except StateRegressed as error:
+            yield frame(_run_error(error))
+
+
+def _run_error(error: StatemError) -> Frame:
+    return {"type": "RUN_ERROR", "message": error.message, "code": f"statem.{error.code}"}
 
 
 def all_seen(service: Service, run_id: str, seen: tuple[int, int]) -> bool:
@@ -382,21 +415,24 @@ async def execution(
     try:
         acted = await service.call(act, run)
     except StatemError as error:
-        yield frame({"type": "RUN_ERROR", "message": error.message, "code": f"statem.{error.code}"})
+        yield frame(_run_error(error))
         return
     if at_rest(run) and acted.version == run.version:
         for said in teller.end(execution_id, run):
             yield frame(said)
         return
     async with aclosing(changes(service, caller, run_id, run.version)) as changed:
-        async for now, events in changed:
-            if now is None:
-                yield KEEPALIVE_COMMENT
-            for number, event in events:
-                run = evolve(run, event)
-                for said in await service.call(teller.tell, number, event):
-                    yield frame(said, id=str(number))
-                if number >= acted.version and at_rest(run):
-                    for said in teller.end(execution_id, run):
-                        yield frame(said)
-                    return
+        try:
+            async for now, events in changed:
+                if now is None:
+                    yield KEEPALIVE_COMMENT
+                for number, event in events:
+                    run = evolve(run, event)
+                    for said in await service.call(teller.tell, number, event):
+                        yield frame(said, id=str(number))
+                    if number >= acted.version and at_rest(run):
+                        for said in teller.end(execution_id, run):
+                            yield frame(said)
+                        return
+        except StateRegressed as error:
+            yield frame(_run_error(error))

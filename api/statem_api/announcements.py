@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,10 +16,12 @@ from contextlib import contextmanager
 from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from statem_dist.store import keys
+from statem_dist.store.topology import topology_of
 
 POLL_SECONDS = 1.0
 """How often the subscription looks whether its connection still lives."""
@@ -43,6 +46,8 @@ class Watch:
     async def wait(self, after: int, seconds: float) -> bool:
         """Wait until a version above ``after`` was announced, or somebody woke everybody; False when time is up.
 
+        What was announced is reported once: a store that has lost writes may stay behind it.
+
         Args:
             after: the version that the caller has read.
             seconds: how long at most.
@@ -55,6 +60,7 @@ class Watch:
         except TimeoutError:
             return False
         self._woken = False
+        self._announced = 0
         return True
 
     async def woken(self, seconds: float) -> bool:
@@ -158,7 +164,7 @@ class Announcements:
 
     async def _listen(self) -> None:
         pause = 0.05
-        client = Redis.from_url(self._redis_url, retry=Retry(NoBackoff(), 0), protocol=2)
+        client = _client(self._redis_url)
         try:
             while True:
                 try:
@@ -202,3 +208,19 @@ class Announcements:
             for watch in watches:
                 watch.wake()
         self.sweeps.wake()
+
+
+def _client(url: str) -> Redis:
+    """Return the client that listens. In a Cluster every node hears of what is announced anywhere."""
+    topology = topology_of(url)
+    retry = Retry(NoBackoff(), 0)
+    if topology is None:
+        return Redis.from_url(url, retry=retry, protocol=2)
+    if topology.service:
+        watchers = Sentinel(topology.servers, sentinel_kwargs=topology.sentinel_credentials)  # type: ignore[no-untyped-call]
+        primary: Redis = watchers.master_for(
+            topology.service, db=topology.database, retry=retry, protocol=2, **topology.credentials
+        )
+        return primary
+    host, port = random.choice(topology.servers)
+    return Redis(host=host, port=port, retry=retry, protocol=2, **topology.credentials)

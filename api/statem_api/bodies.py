@@ -211,6 +211,21 @@ class Decision(Body):
     )
 
 
+class Recovery(Body):
+    """How a transition goes on after an unknown outcome. Who says so is the token."""
+
+    way: Literal["resume", "abort", "passed", "failed"] = Field(
+        description="Execute the check again, give the transition up, or say what came of the check."
+    )
+    reason: Reason = Field("", description="Why. `passed` and `failed` need one.")
+    check: Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,40}\.[0-9]{1,6}$")] | None = Field(
+        None, description="The check that is meant, where several are of unknown outcome.", examples=["out_hook.0"]
+    )
+    transition: Annotated[str, StringConstraints(pattern=r"^t[1-9][0-9]{0,8}$")] | None = Field(
+        None, description="The transition that is meant, if the run may be in another one meanwhile."
+    )
+
+
 class DynamicChecks(Spoken):
     """Checks for the current entry alone, in place of those that this agent has registered before."""
 

@@ -35,6 +35,12 @@ class Metrics:
         self._workers = Gauge("statem_workers", "Workers that serve a queue.", ["queue"], registry=self._registry)
         self._slots = Gauge("statem_worker_slots", "Batches that workers can execute at once.", registry=self._registry)
         self._overdue = Gauge("statem_runs_due", "Runs that a reaper will look at.", registry=self._registry)
+        self._losses = Gauge(
+            "statem_store_losses",
+            "How often the store was found to have lost writes, by what: a run, a claim, everything.",
+            ["what"],
+            registry=self._registry,
+        )
         Gauge("statem_build_info", "Which build this is.", ["version", "python"], registry=self._registry).labels(
             __version__, platform.python_version()
         ).set(1)
@@ -49,6 +55,8 @@ class Metrics:
         for status in STATUSES:
             self._runs.labels(status).set(counts[status])
         self._overdue.set(counts["due"])
+        for what, count in engine.store.losses().items():
+            self._losses.labels(what).set(count)
         present = engine.roster.present()
         self._slots.set(sum(card.slots for card in present))
         self._depth.clear()

@@ -40,13 +40,21 @@ KINDS: dict[str, str] = {
     "not_authorised": "The token's role does not allow this.",
     "no_such_resource": "There is no such resource: `GET /openapi.json` names all that there are.",
     "not_found": "There is no such thing, or the token's labels do not reach it.",
+    "store_was_reset": (
+        "There is no such run, and the state store is another one than this service has seen before: its data was lost."
+    ),
     "method_not_allowed": "The resource has no such method; the header `Allow` lists those that it has.",
     "unknown_target": "No edge leads from the current node to the target; `allowed` lists those that do.",
     "conflict": "The run or the sweep is not in a state in which this can be done, or somebody else was faster.",
     "transition_in_flight": "Another transition is open; `transition` says which. Wait for it, or cancel it.",
     "run_paused": "The run is paused; nothing begins until it is resumed.",
     "run_cancelled": "The run was ended for good.",
+    "history_full": "The run has as many events as it may have, and begins nothing more.",
     "stale_version": "`If-Match` names another version than the run has now; `version` and `current` say where it is.",
+    "state_regressed": (
+        "The state store is behind what the caller, or this service, has seen of the run: it has lost writes. "
+        "`version` is what it has now, `seen` what was seen. Look at the run, and decide anew; what is stored counts."
+    ),
     "body_too_large": (
         "The body of the request is larger than the service accepts. `statem-dist api --body-limit MIB` raises that."
     ),
@@ -54,6 +62,23 @@ KINDS: dict[str, str] = {
     "idempotency_key_reused": "The `Idempotency-Key` was used before, for a request that differs from this one.",
     "forbidden_origin": "A page of another site, or a name that is not this host's, must not use this service.",
     "unavailable": "The state store or the broker cannot be used right now. Try again after `Retry-After`.",
+    "redis_refuses": "Redis refuses for a reason of its own. Nothing was written. Try again after `Retry-After`.",
+    "redis_out_of_memory": (
+        "Redis has used up its `maxmemory`. Nothing was written, and what is stored can be read. Try again after "
+        "`Retry-After`."
+    ),
+    "redis_not_persisting": "Redis cannot write its files and takes no writes. Nothing was written; reads go on.",
+    "redis_read_only": "This Redis is a replica, as during a failover. Nothing was written; reads go on.",
+    "redis_loading": "Redis has been started and still reads its files.",
+    "redis_primary_away": "This Redis is a replica whose primary is away.",
+    "redis_too_few_replicas": "Redis has fewer replicas than its `min-replicas-to-write`. Nothing was written.",
+    "redis_busy": "A script of somebody else keeps Redis from all other work.",
+    "redis_cluster_down": "A part of the Redis Cluster is away, or is being moved.",
+    "not_confirmed": (
+        "It is written and takes effect (`written` is true), but fewer replicas than `STATEM_DURABILITY` asks for have "
+        "said so in time. The same request with the same `Idempotency-Key` does nothing twice and asks them again."
+    ),
+    "unsafe_surroundings": "A setting of Redis or of the broker with which runs would be lost.",
     "stored_data_unreadable": "What is stored was written by a newer version, or is damaged; an operator has to look.",
     "error": "A defect of the service. It is logged under the request's id.",
 }

@@ -15,8 +15,9 @@ from statem_api.app import make_app
 from statem_api.options import ApiOptions
 from statem_api.service import Service
 from statem_dist.embedded.token_file import announce_service
-from statem_dist.errors import NotAuthorised, Unavailable
+from statem_dist.errors import NotAuthorised, Unavailable, UnsafeSurroundings
 from statem_dist.settings import Settings
+from statem_dist.surroundings import require_surroundings
 from statem_dist.sweep.lingering import linger
 from statem_dist.tokens import redacted
 
@@ -57,6 +58,7 @@ def serve(options: ApiOptions, settings: Settings) -> int:
 
     Raises:
         Unavailable: the state store cannot be reached, or the address cannot be had.
+        UnsafeSurroundings: runs would be lost on the state store as it is.
         NotAuthorised: others than this host would reach a service that asks nobody for a token.
     """
     logging.basicConfig(level=options.log_level, format=LOG_FORMAT, stream=sys.stderr)
@@ -64,6 +66,13 @@ def serve(options: ApiOptions, settings: Settings) -> int:
         handler.addFilter(_redact)
     app = make_app(options, settings)
     service = app.state.service
+    try:
+        require_surroundings(service.engine.store, settings)
+    except UnsafeSurroundings:
+        raise
+    except Unavailable as error:
+        # It answers for itself until the store is there, and the workers look as well.
+        logger.warning("%s", error.message)
     if not options.loopback and not service.tokens.in_use():
         raise NotAuthorised(
             f"There is no token, and {options.host} is reached by others than this host.",

@@ -28,6 +28,7 @@ from statem_dist.errors import Invalid, Unavailable, Usage
 from statem_dist.follow import Settled
 from statem_dist.protocol.progress import waits_for_people
 from statem_dist.registry import Registry
+from statem_dist.regression import state_regressed
 from statem_dist.roots import outside_roots, within_roots
 from statem_dist.settings import Settings
 from statem_dist.sweep.desk import SweepDesk
@@ -82,6 +83,7 @@ class Service:
         self._one_at_a_time = CapacityLimiter(1)
         with suppress(Unavailable):
             await self.asks_for_tokens()
+            await self.call(self.engine.recognise_store)
         self.announcements.start()
         self.feed.start()
         self.sweep_feed.start()
@@ -143,6 +145,9 @@ class Service:
 
         A store that is away meanwhile is waited for.
 
+        Raises:
+            StateRegressed: the store has lost what was seen of the run.
+
         Args:
             settled: the transition as it was seen last.
             watch: watches its run, since before it was opened.
@@ -157,7 +162,12 @@ class Service:
             if self.announcements.away:
                 continue
             with suppress(Unavailable):
-                settled = await self.call(self.engine.look, run_id, transition_id)
+                now = await self.call(self.engine.look, run_id, transition_id)
+                if now.run.version < settled.run.version:
+                    raise state_regressed(run_id, settled.run.version, now.run.version)
+                settled = now
+        if self.settings.durability.replicas:
+            await self.call(self.engine.acknowledge, settled.run)
         return settled
 
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-RunStatusName = Literal["active", "moving", "waiting", "paused", "finished", "cancelled"]
+RunStatusName = Literal["active", "moving", "waiting", "outcome_unknown", "paused", "finished", "cancelled"]
 
 
 class Shape(BaseModel):
@@ -46,7 +46,8 @@ class CheckResult(Shape):
 class Transition(Shape):
     """What came of a transition; `outcome` is `pending` while it is open.
 
-    `decisions` are the ids of what it waits for people to decide, if it waits for nothing else.
+    `decisions` are the ids of what it waits for people to decide, if it waits for nothing else. `outcome_unknown` are
+    the checks that nobody knows the outcome of, until an operator says how to go on.
     """
 
     ok: bool
@@ -59,6 +60,7 @@ class Transition(Shape):
     results: list[CheckResult]
     waiting_reason: str | None = None
     decisions: list[str] | None = None
+    outcome_unknown: list[dict[str, Any]] | None = None
     version: int
 
 

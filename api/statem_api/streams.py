@@ -20,14 +20,16 @@ from statem_api.announcements import Watch
 from statem_api.callers import Caller, still_counts
 from statem_api.feed import RETRY_SECONDS, Told, encode_position, reached_by
 from statem_api.options import HEARTBEAT_SECONDS
+from statem_api.problems import document_of
 from statem_api.service import Service
 from statem_api.standing import RECHECK_SECONDS
 from statem_api.sweep_feed import Told as SweepTold
 from statem_dist.deadline import LOOK_AGAIN_SECONDS
-from statem_dist.errors import Unavailable
+from statem_dist.errors import StateRegressed, Unavailable
 from statem_dist.eventlog import event_view
 from statem_dist.protocol.events import Event
 from statem_dist.protocol.model import Run
+from statem_dist.regression import state_regressed
 
 RETRY_MS = 2_000
 """After how long a reader that has lost its connection comes back."""
@@ -66,15 +68,19 @@ async def run_frames(service: Service, caller: Caller, run_id: str, after: int) 
     """Yield the events of a run after a number, and those to come, until it has ended."""
     yield format_sse_event(retry=RETRY_MS)
     async with aclosing(changes(service, caller, run_id, after)) as changed:
-        async for run, events in changed:
-            if run is None:
-                yield KEEPALIVE_COMMENT
-                continue
-            for number, event in events:
-                yield frame(event_view(number, event), id=str(number))
-            if run.status in ENDED and (not events or events[-1][0] >= run.version):
-                yield frame({"run_id": run.id, "status": run.status, "version": run.version}, event="end")
-                return
+        try:
+            async for run, events in changed:
+                if run is None:
+                    yield KEEPALIVE_COMMENT
+                    continue
+                for number, event in events:
+                    yield frame(event_view(number, event), id=str(number))
+                if run.status in ENDED and (not events or events[-1][0] >= run.version):
+                    yield frame({"run_id": run.id, "status": run.status, "version": run.version}, event="end")
+                    return
+        except StateRegressed as error:
+            # Who comes back with the last id is refused with the same problem.
+            yield frame(document_of(error), event="regressed")
 
 
 async def changes(
@@ -120,6 +126,8 @@ async def changes(
             if seen is None:
                 return
             run, events = seen
+            if run.version < after:
+                raise state_regressed(run_id, after, run.version)
             if events:
                 after = events[-1][0]
             yield run, events

@@ -9,14 +9,16 @@ nobody knows what it had done by then, and a hook must not be repeated on that g
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 
 from msgspec import structs
 
 from statem_dist.checks.confinement import Rules, Unconfinable, UnfitHost, begun
 from statem_dist.checks.context import CheckContext
-from statem_dist.checks.output import shorten, text_of
+from statem_dist.checks.output import shorten, shown_text
 from statem_dist.checks.process import SHUTDOWN, Finished, Supervisor
+from statem_dist.checks.redaction import blotted, secrets_of
 from statem_dist.protocol.graph import Check, Command
 from statem_dist.protocol.outcome import Outcome, Reason
 
@@ -29,9 +31,14 @@ CANNOT_EXECUTE = frozenset({126, 127})
 
 def evaluate_command(check: Check, command: Command, context: CheckContext, supervisor: Supervisor) -> Outcome:
     """Run a command and return its outcome."""
-    finished = execute(command.run, check, context, supervisor, context.rules)
+    finished = execute(_for_sh(command), check, context, supervisor, context.rules)
     reason, note = judge(finished, check, context)
     return outcome_of(finished, reason, note, context)
+
+
+def _for_sh(command: Command) -> str:
+    """Return what ``/bin/sh`` is to execute for a command."""
+    return command.run if command.shell == "sh" else f"exec bash -o pipefail -c {shlex.quote(command.run)}"
 
 
 def execute(
@@ -56,8 +63,10 @@ def execute(
         timeout=check.timeout,
         limits=invocation.limits,
         wrapper=invocation.wrapper,
+        again=context.repeatable,
     )
-    return finished if invocation.wrapper is None else begun(finished, rules)
+    ended = finished if invocation.wrapper is None else begun(finished, rules)
+    return structs.replace(ended, secrets=secrets_of(context.environ, os.environ))
 
 
 def judge(finished: Finished, check: Check, context: CheckContext) -> tuple[Reason, str]:
@@ -104,9 +113,9 @@ def reason_of_cancellation(why: str) -> Reason:
 
 def outcome_of(finished: Finished, reason: Reason, note: str, context: CheckContext) -> Outcome:
     """Return the outcome of a command: the note first, then what it wrote, the whole of it in the log if need be."""
-    text = text_of(finished)
+    text = shown_text(finished)
     bytes_max = context.limits.output_bytes_max
-    note = shorten(note, bytes_max // 2)
+    note = shorten(blotted(note, finished.secrets), bytes_max // 2)
     room = bytes_max - len(note.encode()) - 1
     output = shorten(text, room, finished.dropped_bytes)
     outcome = Outcome(

@@ -32,7 +32,7 @@ class CheckContext(Struct, frozen=True):
     ``key`` is the name under which its command can be cancelled. ``workspace`` is an absolute path. ``environ`` is
     the whole environment of its commands (``environment.py`` makes it). ``spec`` is the runbook's path, or its name
     when it came as text. ``reviewer_command`` is the host's ``STATEM_LLM_REVIEW_CMD``. ``rules`` is what the check is
-    kept within.
+    kept within. ``repeatable`` says that its command may be run once more when it is unknown what the first one did.
     """
 
     key: str
@@ -46,6 +46,7 @@ class CheckContext(Struct, frozen=True):
     reviewer_command: str | None = None
     limits: Limits = Limits()
     rules: Rules = UNRULED
+    repeatable: bool = False
 
     def directory(self, check: Check) -> str:
         """Return the absolute path that the check works in: its ``cwd``, taken from the workspace."""

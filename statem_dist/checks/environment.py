@@ -38,6 +38,9 @@ RUN_NAMES = frozenset(
         "STATEM_AGENT_ROLE",
         "STATEM_URL",
         "STATEM_CHECK_KEY",
+        "STATEM_FENCING_TOKEN",
+        "STATEM_REPAIRS",
+        "STATEM_REPAIRS_KEY",
     }
 )
 """Variables that describe the run to its checks; ``statem_variables`` is the only source of them."""
@@ -181,6 +184,9 @@ def statem_variables(
     purpose: str,
     entry_id: str,
     check_key: str,
+    fencing_token: int | None = None,
+    repairs: str | None = None,
+    repairs_key: str | None = None,
     spec: str | None = None,
     state_dir: str | None = None,
     agent_id: str | None = None,
@@ -192,6 +198,9 @@ def statem_variables(
     Args:
         spec: absolute path of the runbook; None when it came as text.
         check_key: the same for every try of one check of one transition, for commands that must not act twice.
+        fencing_token: that of the claim under which a check is executed; it rises with every claim of the run.
+        repairs: for a repair, the plan id of the hook that it undoes.
+        repairs_key: for a repair, the ``check_key`` of that hook.
         url: where the REST service is; a user name and password in it are left out.
     """
     values = {
@@ -205,6 +214,9 @@ def statem_variables(
         "STATEM_AGENT_ROLE": agent_role,
         "STATEM_URL": None if url is None else without_credentials(url),
         "STATEM_CHECK_KEY": check_key,
+        "STATEM_FENCING_TOKEN": None if fencing_token is None else str(fencing_token),
+        "STATEM_REPAIRS": repairs,
+        "STATEM_REPAIRS_KEY": repairs_key,
     }
     return {name: value for name, value in values.items() if value is not None}
 

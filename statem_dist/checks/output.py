@@ -9,13 +9,19 @@ and no cut goes through a character.
 from __future__ import annotations
 
 from statem_dist.checks.process import Captured, Finished
+from statem_dist.checks.redaction import blotted
 
 MARK_BYTES = 64
 """Room for the mark of a cut."""
 
 
+def shown_text(finished: Finished) -> str:
+    """Return the whole captured text of a command as it may be kept and shown: without the secrets that are known."""
+    return blotted(text_of(finished), finished.secrets)
+
+
 def text_of(finished: Finished) -> str:
-    """Return the whole captured text of a command."""
+    """Return the whole captured text of a command, as it is to be judged."""
     streams = (_decode(finished.stdout).strip(), _decode(finished.stderr).strip())
     return "\n".join(stream for stream in streams if stream)
 

@@ -6,8 +6,13 @@ when it dies. Any number of threads may call ``run``; one reader thread hands ea
 
 Three deaths are provided for. If *this process* dies, the socket closes and the supervisor ends everything. If the
 *supervisor* dies, whoever waits is told so, after every process that carries the marker of that supervisor in its
-environment has been killed; the next command starts a new one. If this process *forks* (a prefork pool), the child
-drops what it inherited, so that it neither talks to its parent's supervisor nor keeps its socket open.
+environment has been killed; the next command starts a new one. A command that had company is not blamed for it: where
+it may be run twice, it is run again under a supervisor of its own, which dies by nobody else's doing. If this process
+*forks* (a prefork pool), the child drops what it inherited, so that it neither talks to its parent's supervisor nor
+keeps its socket open.
+
+A supervisor that hangs is taken for dead: whoever waits for a command knows by when it must have ended, and kills a
+supervisor that has said nothing long after that.
 
 No handler for SIGCHLD is installed and nobody but the supervisor process is waited for, so that the worker's own
 pool and libraries keep their children.
@@ -23,7 +28,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Literal, TypeAlias
 from weakref import WeakSet
@@ -38,8 +43,10 @@ from statem_dist.checks.supervisor import (
     GIVE_UP_SECONDS,
     MARKER,
     ORPHANED_GRACE_SECONDS,
+    ProcessHandle,
     contents,
     environment_of,
+    signal_if,
 )
 from statem_dist.identity import own_process
 
@@ -61,6 +68,13 @@ SWEEP_SECONDS = 0.02
 
 KILL_MARGIN_SECONDS = 1.0
 """How long a supervisor that has lost its worker may take for SIGKILL and for itself, after its grace."""
+
+SILENCE_SECONDS = 15.0
+"""How long after the end of a command, its grace included, its supervisor may say nothing. Far longer than a supervisor
+needs that has next to no processor time: killing one costs every command that it has under way."""
+
+LOOK_SECONDS = 0.5
+"""How often whoever waits for a command looks whether its supervisor has hung."""
 
 NOTHING: Mapping[str, int] = {}
 
@@ -92,7 +106,8 @@ class Finished(Struct, frozen=True, omit_defaults=True):
     Exactly one of ``exit_code``, ``signal`` and ``failure`` is set, except that neither of the first two is when a
     command could not even be killed. ``timed_out`` and ``cancelled`` (the ``why`` of it) say that it was ended
     on purpose. ``survivors`` counts processes that outlived the shell and were ended after it. ``duration_ms``
-    runs from the start to the exit of the shell. ``text`` explains a ``failure``.
+    runs from the start to the exit of the shell. ``text`` explains a ``failure``. ``company`` is how many other
+    commands were lost with the same supervisor. ``secrets`` is what must not be shown of its output.
     """
 
     exit_code: int | None = None
@@ -105,6 +120,8 @@ class Finished(Struct, frozen=True, omit_defaults=True):
     survivors: int = 0
     failure: Failure | None = None
     text: str = ""
+    company: int = 0
+    secrets: tuple[str, ...] = ()
 
     @property
     def written_bytes(self) -> int:
@@ -155,13 +172,28 @@ _decode_reply = msgspec.json.Decoder(_Reply).decode
 
 
 class _Call:
-    """A thread that waits for a command. ``answer`` receives one ``Finished``."""
+    """A thread that waits for a command. ``answer`` receives one ``Finished``; ``why`` is that of a cancellation.
 
-    __slots__ = ("answer", "key")
+    ``ends_by`` is when, on the monotonic clock, a supervisor that does its work has answered; none for a command that
+    may take as long as it likes.
+    """
+
+    __slots__ = ("answer", "ends_by", "key", "why")
 
     def __init__(self, key: str) -> None:
         self.key = key
+        self.why: str | None = None
+        self.ends_by: float | None = None
         self.answer: SimpleQueue[Finished] = SimpleQueue()
+
+    def begins(self, seconds: float | None) -> None:
+        """Note that the command is given to a supervisor, which has to answer within so many seconds, if any."""
+        self.ends_by = None if seconds is None else time.monotonic() + seconds
+
+    def hasten(self, seconds: float) -> None:
+        """Note that the command is being ended: the answer has to come within so many seconds."""
+        soon = time.monotonic() + seconds
+        self.ends_by = soon if self.ends_by is None else min(self.ends_by, soon)
 
 
 class _Link:
@@ -170,7 +202,8 @@ class _Link:
     Its token begins with the name of this process, so that who finds it dead finds its commands as well.
     """
 
-    def __init__(self, head_bytes: int, tail_bytes: int, kill_grace_seconds: float) -> None:
+    def __init__(self, head_bytes: int, tail_bytes: int, kill_grace_seconds: float, ending_seconds: float) -> None:
+        self._ending_seconds = ending_seconds
         self.token = f"{own_process()}:{os.urandom(8).hex()}"
         self.lock = threading.Lock()
         self.calls: dict[int, _Call] = {}
@@ -180,7 +213,8 @@ class _Link:
         self.socket, theirs = socket.socketpair()
         try:
             with theirs:
-                self.pid = _spawn_supervisor(theirs.fileno(), self.token, head_bytes, tail_bytes, kill_grace_seconds)
+                pid = _spawn_supervisor(theirs.fileno(), self.token, head_bytes, tail_bytes, kill_grace_seconds)
+            self.process = ProcessHandle(pid)
             self.replies = self.socket.makefile("rb")
             self.reader = threading.Thread(target=self._read, name="statem-supervisor-reader", daemon=True)
             self.reader.start()
@@ -209,6 +243,29 @@ class _Link:
                 raise
             return True
 
+    def answer(self, call: _Call) -> Finished:
+        """Wait for the end of a command, or of a supervisor that does not tell of it."""
+        while True:
+            looked_at = time.monotonic()
+            try:
+                return call.answer.get(timeout=LOOK_SECONDS)
+            except Empty:
+                now = time.monotonic()
+            if call.ends_by is None:
+                continue
+            # What this process itself was held up for (by SIGSTOP, say) is not the supervisor's silence.
+            call.ends_by += max(0.0, now - looked_at - 2 * LOOK_SECONDS)
+            if now >= call.ends_by:
+                call.ends_by = None
+                self._give_up()
+
+    def _give_up(self) -> None:
+        """Kill a supervisor that hangs; its end is found by the reader, and told to everyone who waits."""
+        # Without the lock, which a thread may hold that cannot get its message to this supervisor.
+        if not self.lost:
+            self.last_words = "after it had not answered for too long"
+            self.process.send(signal.SIGKILL)
+
     def abandon(self, call: _Call) -> None:
         """End the command of a call that nobody will wait for any more."""
         with self.lock:
@@ -219,6 +276,8 @@ class _Link:
         """Ask for the end of commands; those that have ended already are no matter."""
         with self.lock, contextlib.suppress(OSError):
             for number in numbers:
+                if number in self.calls:
+                    self.calls[number].hasten(self._ending_seconds)
                 self._send(_Cancel(number, why))
 
     def numbers_of(self, key: str | None) -> list[int]:
@@ -232,8 +291,8 @@ class _Link:
             self.socket.shutdown(socket.SHUT_WR)
         self.reader.join(patience_seconds)
         if self.reader.is_alive():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
+            # The reader may be collecting it just now, and its pid be somebody else's a moment later.
+            self.process.send(signal.SIGKILL)
             self.reader.join()
 
     def forget(self) -> None:
@@ -242,6 +301,7 @@ class _Link:
         descriptor = self.socket.detach()
         if descriptor >= 0:
             os.close(descriptor)
+        self.process.close()
 
     def _send(self, message: _Run | _Cancel) -> None:
         body = _encode(message)
@@ -276,15 +336,15 @@ class _Link:
         status = 0
         # It closes its socket only by dying, unless the stream is broken: then it must not go on either.
         if self.last_words:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
+            self.process.send(signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
-            status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            status = os.waitstatus_to_exitcode(os.waitpid(self.process.pid, 0)[1])
+        self.process.close()
         if orphaned or status:
             end_marked(self.token)
         text = f"the process that supervises commands ended with status {status} {self.last_words}".rstrip()
         for call in orphaned:
-            call.answer.put(Finished(failure="supervisor_lost", text=text))
+            call.answer.put(Finished(failure="supervisor_lost", text=text, company=len(orphaned) - 1))
 
 
 class Supervisor:
@@ -293,6 +353,7 @@ class Supervisor:
     Args:
         head_bytes, tail_bytes: how much of the beginning and the end of each output stream is kept.
         kill_grace_seconds: time between SIGTERM and SIGKILL.
+        silence_seconds: how long a supervisor may say nothing of a command that must have ended by then.
 
     To be closed at the end, or used in a ``with`` statement; what is forgotten ends with this process.
     """
@@ -303,12 +364,16 @@ class Supervisor:
         head_bytes: int = HEAD_BYTES,
         tail_bytes: int = TAIL_BYTES,
         kill_grace_seconds: float = KILL_GRACE_SECONDS,
+        silence_seconds: float = SILENCE_SECONDS,
     ) -> None:
-        self._options = (head_bytes, tail_bytes, kill_grace_seconds)
+        self._ending_seconds = kill_grace_seconds + silence_seconds
+        self._options = (head_bytes, tail_bytes, kill_grace_seconds, self._ending_seconds)
         self._patience_seconds = kill_grace_seconds + GIVE_UP_SECONDS + 1.0
         self._lock = threading.Lock()
         self._link: _Link | None = None
         self._closed = False
+        self._calls: set[_Call] = set()
+        self._solitary: set[_Link] = set()
         _SUPERVISORS.add(self)
 
     def run(
@@ -322,6 +387,7 @@ class Supervisor:
         timeout: float | None = None,
         limits: Mapping[str, int] = NOTHING,
         wrapper: Wrapper | None = None,
+        again: bool = False,
     ) -> Finished:
         """Run ``/bin/sh -c command`` and wait for its end.
 
@@ -333,6 +399,8 @@ class Supervisor:
             timeout: seconds of wall-clock time, or None.
             limits: what each of its processes is kept within, by the names of ``supervisor.LIMITS``.
             wrapper: what starts its shell, if not the supervisor itself; limits hold for both.
+            again: whether it may be run a second time. It is, alone, when its supervisor died while it had company,
+                because any of those commands may have been what killed it.
 
         Returns:
             How it ended. A command that cannot be run is a ``Finished`` with a ``failure``, never an exception.
@@ -345,20 +413,41 @@ class Supervisor:
         if len(stdin or b"") > FRAME_BYTES_MAX // 2:
             return Finished(failure="refused", text=f"a standard input of {len(stdin or b'')} bytes is too long")
         call = _Call(key)
+        self._calls.add(call)
+        try:
+            finished = self._run(call, request, self._connect)
+            if not again or finished.failure != "supervisor_lost" or not finished.company:
+                return finished
+            if call.why is not None:
+                return Finished(cancelled=call.why)
+            return self._run(call, request, self._connect_alone)
+        finally:
+            self._calls.discard(call)
+
+    def _run(self, call: _Call, request: _Run, connect: Callable[[], _Link | None]) -> Finished:
+        """Run a command under the supervisor that ``connect`` returns, and wait for its end."""
+        call.begins(None if request.timeout is None else request.timeout + self._ending_seconds)
         for _ in range(CONNECT_TRIES_MAX):
             try:
-                link = self._connect()
+                link = connect()
             except (OSError, RuntimeError) as error:
                 return Finished(failure="spawn_failed", text=f"no supervisor of commands could be started: {error}")
             if link is None:
                 return Finished(cancelled=SHUTDOWN)
             try:
                 if link.start(call, request):
-                    return call.answer.get()
+                    if call.why is not None:
+                        # It was cancelled between two supervisors, when there was no command to be ended.
+                        link.cancel(link.numbers_of(call.key), call.why)
+                    return link.answer(call)
             except BaseException:
                 # Ctrl-C, or an exception thrown into this thread: nobody will want the result any more.
                 link.abandon(call)
                 raise
+            finally:
+                if link in self._solitary:
+                    self._solitary.discard(link)
+                    link.close(self._patience_seconds)
         return Finished(failure="spawn_failed", text="the supervisor of commands ends as soon as it is started")
 
     def cancel(self, key: str, why: str) -> bool:
@@ -373,9 +462,11 @@ class Supervisor:
         """End every command and the supervisor process; later calls of ``run`` return as cancelled."""
         with self._lock:
             self._closed = True
-            link, self._link = self._link, None
-        if link is not None:
+            links = [*self._solitary, *([self._link] if self._link is not None else [])]
+            self._link = None
+        for link in links:
             link.cancel(link.numbers_of(None), SHUTDOWN)
+        for link in links:
             link.close(self._patience_seconds)
 
     def __enter__(self) -> Supervisor:
@@ -394,18 +485,32 @@ class Supervisor:
                 self._link = _Link(*self._options)
             return self._link
 
+    def _connect_alone(self) -> _Link | None:
+        """Start a supervisor for one command."""
+        with self._lock:
+            if self._closed:
+                return None
+            link = _Link(*self._options)
+            self._solitary.add(link)
+            return link
+
     def _cancel(self, key: str | None, why: str) -> bool:
-        link = self._link
-        numbers = link.numbers_of(key) if link is not None else []
-        if link is not None and numbers:
-            link.cancel(numbers, why)
-        return bool(numbers)
+        calls = [call for call in list(self._calls) if key is None or call.key == key]
+        for call in calls:
+            # For one that is between two supervisors, or not with its first one yet: it is ended when it has begun.
+            call.why = why
+        for link in [*self._solitary, *([self._link] if self._link is not None else [])]:
+            if numbers := link.numbers_of(key):
+                link.cancel(numbers, why)
+        return bool(calls)
 
     def _forget_parent(self) -> None:
         """Start afresh in the child of a fork: the locks may be held by threads that do not exist here."""
         self._lock = threading.Lock()
-        link, self._link = self._link, None
-        if link is not None:
+        links = [*self._solitary, *([self._link] if self._link is not None else [])]
+        self._link = None
+        self._calls, self._solitary = set(), set()
+        for link in links:
             link.forget()
 
 
@@ -422,7 +527,7 @@ os.register_at_fork(after_in_child=_forget_parents)
 
 def end_marked(token: str) -> None:
     """Kill every process that a supervisor of this token started, until none is found (only where ``/proc`` is)."""
-    _kill_all(lambda: _carriers(f"{MARKER}={token}."))
+    _kill_all(_carries(f"{MARKER}={token}."))
 
 
 def outlive_commands(process: str) -> None:
@@ -434,11 +539,13 @@ def outlive_commands(process: str) -> None:
         process: the dead owner, as ``identity.own_process`` named it.
     """
 
-    def left() -> list[int]:
-        return [*_supervisors(process), *_carriers(f"{MARKER}={process}:")]
+    supervises, carries = _supervises(process), _carries(f"{MARKER}={process}:")
+
+    def left(pid: int) -> bool:
+        return supervises(pid) or carries(pid)
 
     deadline = time.monotonic() + ORPHANED_GRACE_SECONDS + KILL_MARGIN_SECONDS
-    while left():
+    while any(left(pid) for pid in _others()):
         if time.monotonic() >= deadline:
             _kill_all(left)
             return
@@ -452,7 +559,7 @@ def end_commands(process: str, run_id: str) -> None:
         process: the silent owner, as ``identity.own_process`` named it.
         run_id: the run; what it executes for others is no concern.
     """
-    _kill_all(lambda: _carriers(f"{MARKER}={process}:", f"{RUN_ID}={run_id}\0"))
+    _kill_all(_carries(f"{MARKER}={process}:", f"{RUN_ID}={run_id}\0"))
 
 
 def end_agents(process: str, run_id: str) -> None:
@@ -462,23 +569,22 @@ def end_agents(process: str, run_id: str) -> None:
         process: whoever had the run before, as ``identity.own_process`` named it.
         run_id: the run.
     """
-    _kill_all(lambda: _carriers(f"{MARKER}={process}:", f"{RUN_ID}={run_id}\0", "STATEM_PURPOSE=agent\0"))
+    _kill_all(_carries(f"{MARKER}={process}:", f"{RUN_ID}={run_id}\0", "STATEM_PURPOSE=agent\0"))
 
 
-def _kill_all(find: Callable[[], list[int]]) -> None:
-    """Kill what ``find`` returns, again and again until it returns nothing."""
+def _kill_all(meant: Callable[[int], bool]) -> None:
+    """Kill every process that ``meant`` says yes to, again and again until there is none."""
     for _ in range(SWEEP_ROUNDS_MAX):
-        found = find()
+        found = [pid for pid in _others() if meant(pid)]
         if not found:
             return
         for pid in found:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+            signal_if(pid, signal.SIGKILL, meant)
         time.sleep(SWEEP_SECONDS)
 
 
-def _carriers(*beginnings: str) -> list[int]:
-    """Return the other processes whose environment has, for each of these, an entry that begins with it.
+def _carries(*beginnings: str) -> Callable[[int], bool]:
+    """Return what asks whether the environment of a process has, for each of these, an entry that begins with it.
 
     Each entry ends with a NUL here, so that a beginning can also be a whole entry.
     """
@@ -488,17 +594,13 @@ def _carriers(*beginnings: str) -> list[int]:
         entries = [entry + b"\0" for entry in environment_of(pid)]
         return all(any(entry.startswith(beginning) for entry in entries) for beginning in wanted)
 
-    return [pid for pid in _others() if carries(pid)]
+    return carries
 
 
-def _supervisors(process: str) -> list[int]:
-    """Return the supervisors of a process: their token, an argument of their command line, begins with its name."""
+def _supervises(process: str) -> Callable[[int], bool]:
+    """Return what asks whether a process supervises for another one: its token, an argument, begins with that name."""
     beginning = os.fsencode(f"{process}:")
-    return [
-        pid
-        for pid in _others()
-        if any(word.startswith(beginning) for word in contents(f"/proc/{pid}/cmdline").split(b"\0"))
-    ]
+    return lambda pid: any(word.startswith(beginning) for word in contents(f"/proc/{pid}/cmdline").split(b"\0"))
 
 
 def _others() -> list[int]:

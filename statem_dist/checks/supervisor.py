@@ -10,6 +10,8 @@ chance to say goodbye. Here one small loop keeps them for all slots of a worker:
   daemon may hold a pipe open. What outlives the shell is ended and counted.
 * **Ending is a loop, not a shot**: SIGTERM to every descendant, a grace period, then SIGKILL again and again until
   a look at the process table finds nobody.
+* **No signal goes astray.** A pid that was found a moment ago may be another process by now; so a process is held by a
+  pidfd first, and asked once more whether it is the one that is meant, where the system has such descriptors.
 * **The worker's life is the control socket.** When it closes, for whatever reason, everything is ended.
 * **Memory is bounded**: of each stream the first and the last bytes are kept and the rest is counted.
 
@@ -466,6 +468,7 @@ class Loop:
 
     def _signal(self, command: Command, pids: list[int], number: int) -> None:
         in_group: set[int] = set()
+        descended = {command.pid, *pids}
         if command.steady and number == signal.SIGTERM:
             pids = [pid for pid in pids if pid != command.pid]
         elif command.status is None or not HAS_PROC:
@@ -473,9 +476,13 @@ class Loop:
             # Nobody gets the signal twice, because many programs take a second SIGTERM for impatience.
             in_group = {pid for pid in pids if group_of(pid) == command.pid}
             quietly(os.killpg, command.pid, number)
-        for pid in pids:
-            if pid not in in_group:
+        meant = {pid for pid in pids if pid not in in_group}
+        for pid in meant:
+            if pid == command.pid or pid in self.orphans:
+                # Nobody but this process collects its children, and it has not.
                 quietly(os.kill, pid, number)
+            else:
+                signal_if(pid, number, lambda pid: parent_of(pid) in descended or pid in set(own_children()))
 
     def _finish(self, command: Command) -> None:
         self._catch_up(command)
@@ -647,6 +654,12 @@ def group_of(pid: int) -> int:
         return 0
 
 
+def parent_of(pid: int) -> int:
+    """Return the parent of a process, or 0 when it is gone."""
+    fields = contents(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return int(fields[1]) if len(fields) > 1 else 0
+
+
 def contents(path: str) -> bytes:
     """Return the bytes of a file of ``/proc``, or nothing when it is gone or not ours to read."""
     try:
@@ -668,6 +681,54 @@ def quietly(send: Callable[[int, int], None], target: int, number: int) -> None:
     """Send a signal to somebody who may just have left, or may not be ours to signal."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         send(target, number)
+
+
+class ProcessHandle:
+    """A process that is meant, and no other that gets its pid after it; just the pid where there are no pidfds."""
+
+    __slots__ = ("descriptor", "let_go", "pid")
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.let_go = False
+        self.descriptor: int | None = None
+        # None on macOS and on kernels before 5.3, and where a filter of system calls forbids it.
+        if hasattr(os, "pidfd_open"):
+            with contextlib.suppress(OSError):
+                self.descriptor = os.pidfd_open(pid)
+
+    def send(self, number: int) -> None:
+        """Send a signal, if the process is still there and ours to signal."""
+        if self.let_go:
+            return
+        if self.descriptor is None:
+            quietly(os.kill, self.pid, number)
+        else:
+            quietly(signal.pidfd_send_signal, self.descriptor, number)
+
+    def close(self) -> None:
+        """Let go of the process: no signal is sent to it any more."""
+        self.let_go = True
+        descriptor, self.descriptor = self.descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def signal_if(pid: int, number: int, meant: Callable[[int], bool]) -> None:
+    """Send a signal to a process that was found by its pid, unless that is somebody else's by now.
+
+    Args:
+        pid: what was found.
+        number: the signal.
+        meant: whether the process of a pid is one that is to get it.
+    """
+    process = ProcessHandle(pid)
+    try:
+        # Asked while it is held: from here on a signal reaches this process or nobody.
+        if meant(pid):
+            process.send(number)
+    finally:
+        process.close()
 
 
 def become_subreaper() -> None:

@@ -25,6 +25,7 @@ from statem_dist.cli.session import (
 )
 from statem_dist.errors import CancelledRun, Conflict, ExitCode, Invalid, NotFound, PausedRun, StatemError, Usage
 from statem_dist.protocol.model import Confirmations
+from statem_dist.protocol.progress import is_of_unknown_outcome
 from statem_dist.run_ids import NAME_PATTERN, QUEUE_NAME
 
 if TYPE_CHECKING:
@@ -196,7 +197,9 @@ def goto(
 
     Example: statem-dist goto review --run-id demo
     """
+    from statem_dist.cli.loading import warn
     from statem_dist.cli.progress import Ticker, ask_questions, say_waiting
+    from statem_dist.coordinator import history_warning
     from statem_dist.deadline import Deadline
     from statem_dist.questions import confirmations_of
 
@@ -239,6 +242,8 @@ def goto(
                 file=sys.stderr,
             )
             raise
+        if told := history_warning(settled.run, at.settings):
+            warn(told)
         waiting = at.engine.waiting_reason(settled.run) if settled.transition.open else ""
         return _moved(settled, waiting, submitted=not wait, shown=ticker is not None)
 
@@ -273,11 +278,12 @@ def save(
             deadline=Deadline(timeout),
             on_waiting=say_waiting,
         )
+        waiting = at.engine.waiting_reason(settled.run) if settled.transition.open else ""
     transition = settled.transition
     data = views.settled_transition(settled.run, transition)
     if transition.outcome == "committed":
         return Answer({"ok": True, **data}, lambda: text.saved(settled))
-    told = f"{transition.outcome} at {transition.stage}" if transition.outcome else "is still pending"
+    told = f"{transition.outcome} at {transition.stage}" if transition.outcome else f"is still pending: {waiting}"
     error = f"Save of run {settled.run.id!r} on {transition.source!r} {told}."
     return Answer(data, lambda: text.results(transition), _exit_code(settled), error)
 
@@ -367,7 +373,8 @@ def _started(
     data = views.node_status(run, runbook, at.actor(agent_id, agent_role, run).id) | facts
     if transition.outcome == "committed" and transition.stage is None:
         return Answer(data, lambda: text.node_status(run, runbook))
-    told = "did not pass" if transition.outcome else "has not ended yet"
+    waiting = at.engine.waiting_reason(run) if transition.open else ""
+    told = f"has not ended yet: {waiting}" if transition.open else "did not pass"
     error = f"Run {run.id!r} stands on {run.node!r}, but its in_hook {told}."
     details = views.settled_transition(run, transition) | facts
     code = ExitCode.BLOCKED if transition.outcome == "committed" else _exit_code(settled)
@@ -394,6 +401,8 @@ def _moved(settled: Settled, waiting: str, *, submitted: bool, shown: bool) -> A
             error = f"Transition {way} is blocked: max_attempts ({transition.max_attempts}) are used up."
         case "blocked":
             error = f"Transition {way} is blocked at {transition.stage}."
+        case None if is_of_unknown_outcome(run):
+            error = f"Transition {transition.id} of run {run.id!r}, {way}, stands still: {waiting}."
         case None:
             error = f"Transition {transition.id} of run {run.id!r}, {way}, is still pending: {waiting}."
         case outcome:
@@ -404,6 +413,8 @@ def _moved(settled: Settled, waiting: str, *, submitted: bool, shown: bool) -> A
 
 def _exit_code(settled: Settled) -> ExitCode:
     match settled.transition.outcome:
+        case None if is_of_unknown_outcome(settled.run):
+            return ExitCode.ERROR
         case None:
             return ExitCode.PENDING
         case "blocked" | "committed":

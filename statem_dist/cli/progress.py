@@ -12,6 +12,9 @@ from statem_dist.protocol.events import (
     CheckSettled,
     DecisionRequested,
     Event,
+    OutcomeUnknown,
+    Recovered,
+    RepairBegun,
     RunCancelled,
     RunPaused,
     RunUnpaused,
@@ -43,7 +46,14 @@ class Ticker:
             case CheckRetrying():
                 self._print(f"  ↻ {event.check}: {event.outcome.reason}, next try follows (was try {event.tries})")
             case WorkLost():
-                self._print("  ! the worker was lost; another one takes over")
+                self._print("  ! the worker was lost")
+            case OutcomeUnknown():
+                self._print(f"  ! nobody knows what {event.check} did: statem-dist recover")
+            case Recovered():
+                self._print(f"  ▸ {event.by.id} says how to go on: {event.way} {', '.join(event.checks)}")
+            case RepairBegun():
+                self._plan |= {planned.id: planned for planned in event.plan}
+                self._print(f"  ↩ {_counted(len(event.plan), 'repair')} begin before it ends as {event.outcome}")
             case RunPaused():
                 self._print(f"  ‖ the run is paused by {event.by.id}{_because(event.reason)}")
             case RunUnpaused():

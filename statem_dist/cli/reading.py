@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from statem_dist.cli.answer import Answer, print_line, printable, require_reader
 from statem_dist.cli.declare import Argument, Option
-from statem_dist.cli.session import AgentIdOption, JsonOption, RunIdOption, Session, StateDirOption, pairs, session
+from statem_dist.cli.session import (
+    AgentIdOption,
+    JsonOption,
+    RunIdOption,
+    Session,
+    StateDirOption,
+    pairs,
+    require_no_service,
+    session,
+    usable_run_id,
+)
 from statem_dist.errors import NotFound, Usage
 from statem_dist.protocol.model import Run, RunStatus
 
 if TYPE_CHECKING:
+    from statem_dist.listing import RunFilter
     from statem_dist.resume import Address
+    from statem_dist.store.base import EventLog
 
 CommandOption = Annotated[
     str | None,
@@ -26,6 +39,11 @@ TailOption = Annotated[
 AfterOption = Annotated[
     int | None,
     Option("--after", metavar="NUMBER", min=0, help="Only what began after this event; --limit then pages."),
+]
+
+ArchiveOption = Annotated[
+    bool,
+    Option("--archive", help="Look in the archive (STATEM_ARCHIVE_DIR, else in the state directory)."),
 ]
 
 
@@ -145,6 +163,7 @@ def history(
     follow: Annotated[
         bool, Option("--follow", "-f", help="Go on until the run has ended; with --json a line per entry.")
     ] = False,
+    archive: ArchiveOption = False,
     state_dir: StateDirOption = None,
     as_json: JsonOption = False,
 ) -> Answer | None:
@@ -158,13 +177,15 @@ def history(
 
     if follow and after is not None and tail is not None:
         raise Usage("A page (--after with --limit) ends.", hint="Leave out --limit or --follow.")
+    if follow and archive:
+        raise Usage("Nothing happens any more to a run of the archive.", hint="Leave out --follow.")
     with session(state_dir) as at:
-        run = at.settled_run(run_id)
+        run, log = _archived(at, run_id) if archive else (at.settled_run(run_id), None)
         if follow:
             _follow(at, run, tail, after, raw=raw, as_json=as_json)
             return None
         read = eventlog.event_log if raw else told.history
-        entries = read(at.engine.log, run, tail, after)
+        entries = read(log or at.engine.log, run, tail, after)
     data = {
         "ok": True,
         "run_id": run.id,
@@ -200,7 +221,26 @@ def _follow(at: Session, run: Run, tail: int | None, after: int | None, *, raw: 
         show(entries)
 
 
-def evidence(run_id: RunIdOption = None, state_dir: StateDirOption = None, as_json: JsonOption = False) -> Answer:
+def _archived(at: Session, run_id: str | None) -> tuple[Run, EventLog]:
+    """Return a run of the archive, and its events."""
+    from statem_dist.archive import Archive, ArchivedEvents
+    from statem_dist.cli.records import archive_folder
+
+    require_no_service("history --archive")
+    given = run_id or os.environ.get("STATEM_RUN_ID")
+    if not given:
+        raise Usage("Which run of the archive is meant?", hint="Name it with --run-id.")
+    place = Archive(archive_folder(at.settings))
+    parcel = place.load(place.find(usable_run_id(given)))
+    return parcel.run, ArchivedEvents(parcel.events)
+
+
+def evidence(
+    run_id: RunIdOption = None,
+    archive: ArchiveOption = False,
+    state_dir: StateDirOption = None,
+    as_json: JsonOption = False,
+) -> Answer:
     """Show what stood behind each transition: verified, decided, attested or judged, and by whom.
 
     Example: statem-dist evidence --run-id demo
@@ -209,8 +249,8 @@ def evidence(run_id: RunIdOption = None, state_dir: StateDirOption = None, as_js
     from statem_dist.history import moves
 
     with session(state_dir) as at:
-        run = at.settled_run(run_id)
-        found = evidences.backings(moves(at.engine.log, run))
+        run, log = _archived(at, run_id) if archive else (at.settled_run(run_id), None)
+        found = evidences.backings(moves(log or at.engine.log, run))
     data = {
         "ok": True,
         "run_id": run.id,
@@ -229,6 +269,7 @@ def runs(
         list[str] | None, Option("--label", metavar="KEY=VALUE", help="Only runs with this label; repeatable.")
     ] = None,
     limit: Annotated[int, Option("--limit", "-n", metavar="N", min=1, max=1000, help="At most N runs.")] = 50,
+    archive: ArchiveOption = False,
     state_dir: StateDirOption = None,
     as_json: JsonOption = False,
 ) -> Answer:
@@ -242,6 +283,8 @@ def runs(
 
     with session(state_dir) as at:
         wanted = RunFilter(status=status, labels=pairs(label, "--label"))
+        if archive:
+            return _archived_runs(at, wanted, limit)
         found = [] if at.nothing_yet else at.engine.summaries(wanted, limit, say_unreadable)
         now = at.engine.clock() if found else 0
     data = {"ok": True, "runs": found}
@@ -250,6 +293,28 @@ def runs(
         return text.run_table(found, now) if found else f"No runs. {at.nothing_yet}".rstrip()
 
     return Answer(data, as_text)
+
+
+def _archived_runs(at: Session, wanted: RunFilter, limit: int) -> Answer:
+    from statem_dist.archive import Archive, archived_runs
+    from statem_dist.cli import text
+    from statem_dist.cli.progress import say_unreadable
+    from statem_dist.cli.records import archive_folder
+    from statem_dist.errors import StatemError
+    from statem_dist.views import run_summary
+
+    require_no_service("runs --archive")
+    place = Archive(archive_folder(at.settings))
+    found: list[dict[str, Any]] = []
+    for path, run in archived_runs(place, place.files()):
+        if isinstance(run, StatemError):
+            say_unreadable(path.name, run)
+        elif wanted.admits(run):
+            found.append(run_summary(run))
+        if len(found) == limit:
+            break
+    now = round(time.time() * 1000)
+    return Answer({"ok": True, "runs": found}, lambda: text.run_table(found, now) if found else "No runs.")
 
 
 def prompt(

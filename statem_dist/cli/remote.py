@@ -24,7 +24,7 @@ from statem_dist.deadline import LOOK_AGAIN_SECONDS, OUTAGE_SECONDS, Deadline
 from statem_dist.errors import Conflict, NotFound
 from statem_dist.protocol.events import Event
 from statem_dist.protocol.graph import DynamicConfig, Runbook
-from statem_dist.protocol.model import Actor, Confirmations, OnManual, Run
+from statem_dist.protocol.model import Actor, Confirmations, OnManual, Run, WayOut
 from statem_dist.run_ids import no_active_run
 from statem_dist.settings import Settings
 
@@ -271,6 +271,21 @@ class RemoteEngine:
         )
         return self._seen_through(self._perform(call), Deadline(0) if paused else Deadline(), on_waiting)
 
+    def recover(
+        self,
+        run_id: str,
+        way: WayOut,
+        reason: str,
+        by: Actor,
+        *,
+        check: str | None,
+        on_waiting: OnWaiting | None,
+    ) -> Settled:
+        """Take a transition out of an unknown outcome; who decides is the token."""
+        paused = self.run(run_id).paused is not None
+        call = calls.recover_call(run_id, way=way, reason=reason, check=check)
+        return self._seen_through(self._perform(call), Deadline(0) if paused else Deadline(), on_waiting)
+
     def decisions(self, limit: int, on_unreadable: OnUnreadable) -> list[Decision]:
         """Return what waits for somebody's decision."""
         from statem_dist.decisions import Decision
@@ -404,7 +419,7 @@ class RemoteEngine:
                 for number, event in self.log.events(seen.run_id, shown):
                     shown = number
                     on_event(number, event)
-            if not seen.pending or seen.decisions or deadline.passed:
+            if not seen.pending or seen.waits_for_people or deadline.passed:
                 return self._settled(seen)
             pause = deadline.bound(LOOK_AGAIN_SECONDS if on_event is None else SHOW_SECONDS)
             before = seen.version

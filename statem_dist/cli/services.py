@@ -228,9 +228,10 @@ def up(
         return run_foreground(services, out=sys.stdout, grace_seconds=grace + STOP_SECONDS)
 
     if settings.redis_url is not None:
+        require_safe(settings, settings.redis_url)
         return serve(settings.redis_url)
     with foreground.only_here(settings.state_dir):
-        endpoint = server.ensure(settings.state_dir, idle_stop_seconds=0)
+        endpoint = server.ensure(settings.state_dir, idle_stop_seconds=0, appendfsync=settings.durability.appendfsync)
         attend = [sys.executable, "-m", "statem_dist.embedded.attend", str(settings.state_dir)]
         try:
             print(f"State: {settings.state_dir}  ({server.status(settings.state_dir).product} on {endpoint.socket})")
@@ -394,6 +395,24 @@ def keep_local_token(settings: Settings, redis_url: str) -> None:
     try:
         store = RedisStore(client, patience_seconds=settings.patience_seconds)
         local_admin_token(Tokens(store), settings.state_dir)
+    finally:
+        client.close()
+
+
+def require_safe(settings: Settings, redis_url: str) -> None:
+    """Refuse to begin on a Redis on which runs would be lost, before anything is started.
+
+    Raises:
+        UnsafeSurroundings: a setting that loses runs.
+        Unavailable: it cannot be asked.
+    """
+    from statem_dist.store.client import client_for
+    from statem_dist.store.redis_store import RedisStore
+    from statem_dist.surroundings import require_surroundings
+
+    client = client_for(redis_url)
+    try:
+        require_surroundings(RedisStore(client, patience_seconds=settings.patience_seconds), settings)
     finally:
         client.close()
 

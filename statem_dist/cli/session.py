@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from statem_dist.cli.remote import RemoteEngine
     from statem_dist.cli.verbs import RunbookDesk, TokenDesk, Verbs
     from statem_dist.client.address import Address
+    from statem_dist.engine import Engine
     from statem_dist.store.redis_store import RedisStore
 
 RunIdOption = Annotated[
@@ -108,10 +109,15 @@ class Session:
     @property
     def store(self) -> RedisStore:
         """The state store itself, for commands that are for no service."""
+        return self.store_engine.store
+
+    @property
+    def store_engine(self) -> Engine:
+        """The verbs of the state store itself, for commands that are for no service."""
         from statem_dist.engine import Engine
 
         assert isinstance(self.engine, Engine), "without a service the runs are in a store"
-        return self.engine.store
+        return self.engine
 
     @cached_property
     def nothing_yet(self) -> str:
@@ -253,7 +259,9 @@ def store_url(settings: Settings) -> str:
         return settings.redis_url
     from statem_dist.embedded.server import ensure
 
-    return ensure(settings.state_dir, idle_stop_seconds=settings.idle_stop_seconds).redis_url
+    return ensure(
+        settings.state_dir, idle_stop_seconds=settings.idle_stop_seconds, appendfsync=settings.durability.appendfsync
+    ).redis_url
 
 
 def _is_missing(place: Path) -> bool:

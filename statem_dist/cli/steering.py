@@ -48,11 +48,16 @@ def cancel(
         if whole_run:
             return _steered(at, at.engine.cancel_run(run.id, reason, by))
         settled = at.engine.cancel(run.id, reason or f"cancelled by {by.id}", by)
-    transition = settled.transition
+        transition = settled.transition
+        waiting = at.engine.waiting_reason(settled.run) if transition.open else ""
     data = {"ok": True, **views.settled_transition(settled.run, transition)}
     way = f"{transition.source} -> {transition.target}"
-    told = f"Cancelled: transition {transition.id} ({way}) of run {run.id}: {transition.reason}"
-    return Answer(data, lambda: told)
+    told = f"transition {transition.id} ({way}) of run {run.id}"
+    if transition.open:
+        # Hooks that were begun are repaired first.
+        data["waiting_reason"] = waiting
+        return Answer(data, lambda: f"Being cancelled: {told}\n  {waiting}")
+    return Answer(data, lambda: f"Cancelled: {told}: {transition.reason}")
 
 
 def terminate(

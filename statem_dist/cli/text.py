@@ -127,7 +127,7 @@ def results(transition: Transition) -> str:
     """Return every settled check of a transition, a failed one with its output."""
     lines = [
         check_line(planned, transition.results[planned.id])
-        for planned in transition.plan
+        for planned in (*transition.plan, *transition.repairs)
         if planned.id in transition.results
     ]
     return "\n".join(lines)
@@ -140,7 +140,8 @@ def check_line(planned: PlannedCheck, result: CheckResult) -> str:
     if isinstance(planned.check.do, Unmet):
         # What is missing is all there is to tell: it is both what was asked for and what came of it.
         return f"  {mark} {planned.purpose}: {outcome.output}"
-    head = f"  {mark} {planned.purpose}: {check_title(planned.check)}"
+    where = f"repair of {planned.repairs}" if planned.repairs else planned.purpose
+    head = f"  {mark} {where}: {check_title(planned.check)}"
     if outcome.passed and isinstance(planned.check.do, LlmReview) and outcome.reason == "confirmed":
         return f"{head}  [no reviewer is configured; confirmed by {result.by}]"
     if outcome.passed:
@@ -177,6 +178,8 @@ def _properties(check: Check) -> Iterator[str]:
         yield f"timeout: {check.timeout:g} s"
     if check.reason:
         yield f"reason: {check.reason}"
+    if check.repair:
+        yield f"repair: {'; '.join(check_text(each) for each in check.repair)}"
 
 
 def _may_fail(check: Check) -> bool:
@@ -252,13 +255,13 @@ def _limit(edge: Edge) -> str:
 
 def event_line(view: dict[str, Any]) -> str:
     """Return an event of the log in one line: time, number, what happened, and to what."""
-    what = [view["event"], *(view[key] for key in ("transition", "kind", "check", "node") if key in view)]
+    what = [view["event"], *(view[key] for key in ("transition", "kind", "way", "check", "node") if key in view)]
     if "target" in view:
         what.append(f"{view['source']} -> {view['target']}")
     what += view.get("checks", ())
     outcome = view["result"]["outcome"] if "result" in view else view.get("outcome")
     what.append(outcome["reason"] if isinstance(outcome, dict) else outcome)
-    what += [view.get("stage"), view.get("reason"), view.get("worker")]
+    what += [view.get("stage"), view.get("reason"), view.get("worker"), view.get("cause")]
     return f"{view['ts']}  {view['number']:>4}  {' '.join(word for word in what if word)}"
 
 
@@ -275,9 +278,19 @@ def history_line(entry: dict[str, Any]) -> str:
         what += f" by {with_token(entry['by'], entry.get('token', ''))}"
     if entry.get("reason") and entry["event"] != "in_hook":
         what += f": {entry['reason']}"
+    for each in entry.get("recovered", ()):
+        what += f" [{_recovered(each)}]"
     if failed := _failed(entry):
         what += f" (failed: {', '.join(failed)})"
     return f"{entry['ts']}  {what}"
+
+
+def _recovered(recovery: dict[str, Any]) -> str:
+    """Return what an operator did about an unknown outcome, in a few words."""
+    way = {"resume": "executed again", "abort": "given up"}.get(recovery["way"], f"marked {recovery['way']}")
+    by = with_token(recovery["by"], recovery.get("token", ""))
+    because = f": {recovery['reason']}" if recovery["reason"] else ""
+    return f"{', '.join(recovery['checks'])} {way} by {by}{because}"
 
 
 def _failed(entry: dict[str, Any]) -> list[str]:

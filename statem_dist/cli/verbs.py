@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from statem_dist.deadline import Deadline
 from statem_dist.protocol.graph import DynamicConfig, Runbook
-from statem_dist.protocol.model import Actor, Confirmations, OnManual, Run
+from statem_dist.protocol.model import Actor, Confirmations, OnManual, Run, WayOut
 
 if TYPE_CHECKING:
     from statem_dist.carrier import OnLeftover, OnWaiting
@@ -127,6 +127,18 @@ class Verbs(Protocol):
         on_waiting: OnWaiting | None,
     ) -> Settled:
         """Settle a check that waits for a decision."""
+
+    def recover(
+        self,
+        run_id: str,
+        way: WayOut,
+        reason: str,
+        by: Actor,
+        *,
+        check: str | None,
+        on_waiting: OnWaiting | None,
+    ) -> Settled:
+        """Take a transition out of an unknown outcome."""
 
     def decisions(self, limit: int, on_unreadable: OnUnreadable) -> list[Decision]:
         """Return what waits for somebody's decision."""

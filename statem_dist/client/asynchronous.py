@@ -129,6 +129,7 @@ class AsyncClient:
     terminate = _call(calls.terminate)
     pause = _call(calls.pause)
     resume = _call(calls.resume)
+    recover = _steps(calls.recover)
     dynamic = _call(calls.dynamic)
     write_dynamic = _call(calls.write_dynamic)
     events = _listening(calls.events)

@@ -22,7 +22,7 @@ from statem_dist.client.sse import Frame
 from statem_dist.client.wire import Reply, Request
 from statem_dist.deadline import Deadline
 from statem_dist.errors import Invalid, StatemError
-from statem_dist.protocol.model import Actor, OnManual, Run, Transition
+from statem_dist.protocol.model import Actor, OnManual, Run, Transition, WayOut
 from statem_dist.roles import Role
 from statem_dist.store.codec import decode_run, decode_runbook
 
@@ -494,7 +494,7 @@ def wait(run_id: str, transition: str, seconds: float) -> Steps[results.Transiti
 
 def seen_through(seen: results.TransitionView, deadline: Deadline) -> Steps[results.TransitionView]:
     """Wait on for a transition that was seen already. See ``wait``."""
-    while seen.pending and not seen.decisions and not deadline.passed:
+    while seen.pending and not seen.waits_for_people and not deadline.passed:
         seen = yield transition(seen.run_id, seen.transition, wait=deadline.bound(POLL_SECONDS))
     return seen
 
@@ -585,6 +585,59 @@ def reject(decision: str, *, comment: str = "", wait: float = 0.0) -> Steps[resu
 
 
 # --- holding and ending ----------------------------------------------------------------------------------------------
+
+
+def recover(
+    run_id: str,
+    *,
+    way: WayOut,
+    reason: str = "",
+    check: str | None = None,
+    transition: str | None = None,
+    if_version: int | None = None,
+    wait: float = 0.0,
+) -> Steps[results.TransitionView]:
+    """Take a transition out of an unknown outcome: execute again, give up, or say what came of it.
+
+    Args:
+        run_id: the run.
+        way: ``resume``, ``abort``, ``passed`` or ``failed``.
+        reason: why; the last two need one.
+        check: the check that is meant, where several are of unknown outcome.
+        transition: the transition that is meant, if it is no other meanwhile.
+        if_version: the only version of the run that this is meant for.
+        wait: seconds to wait for what comes of it.
+
+    Raises:
+        Conflict: nothing of the run is of unknown outcome.
+    """
+    deadline = Deadline(wait)
+    after = yield recover_call(
+        run_id,
+        way=way,
+        reason=reason,
+        check=check,
+        transition=transition,
+        if_version=if_version,
+        wait=deadline.bound(POLL_SECONDS),
+    )
+    return (yield from seen_through(after, deadline))
+
+
+def recover_call(
+    run_id: str,
+    *,
+    way: WayOut,
+    reason: str = "",
+    check: str | None = None,
+    transition: str | None = None,
+    if_version: int | None = None,
+    wait: float = 0.0,
+) -> Call[results.TransitionView]:
+    """Return the one request that recovers. See ``recover``."""
+    meant = {"check": check, "transition": transition}
+    body = {"way": way, "reason": reason} | {name: value for name, value in meant.items() if value is not None}
+    return _post(f"{_run(run_id)}/recover", body, results.TransitionView, wait=wait, if_version=if_version)
 
 
 def cancel(run_id: str, *, reason: str = "", if_version: int | None = None) -> Call[results.RunView]:

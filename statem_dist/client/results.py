@@ -42,11 +42,21 @@ class CheckView(Struct, frozen=True):
     exit_code: int | None = None
 
 
+class UnknownView(Struct, frozen=True):
+    """A check of unknown outcome: since when (ms since the epoch), whose it was, and what became of that worker."""
+
+    check: str
+    since: int
+    worker: str = ""
+    cause: str = ""
+
+
 class TransitionView(Struct, frozen=True):
     """What has come of a transition so far. ``results`` are those of the stage that decided, or all.
 
     ``moved`` says that it has committed and everything after that has passed. ``decisions`` are the ids of what it
-    waits for people to decide, if it waits for nothing else.
+    waits for people to decide, if it waits for nothing else. ``outcome_unknown`` are the checks that nobody knows the
+    outcome of, until an operator says how to go on.
     """
 
     run_id: str
@@ -62,6 +72,7 @@ class TransitionView(Struct, frozen=True):
     reason: str = ""
     waiting_reason: str = ""
     decisions: tuple[str, ...] = ()
+    outcome_unknown: tuple[UnknownView, ...] = ()
     attempts_used: int | None = None
     max_attempts: int | None = None
     attempts_remaining: int | None = None
@@ -81,6 +92,11 @@ class TransitionView(Struct, frozen=True):
     def pending(self) -> bool:
         """Whether it is still under way."""
         return self.outcome == "pending"
+
+    @property
+    def waits_for_people(self) -> bool:
+        """Whether nothing goes on before somebody decides, or an operator recovers it."""
+        return bool(self.decisions or self.outcome_unknown)
 
 
 class EdgeView(Struct, frozen=True):
@@ -104,6 +120,7 @@ class OpenTransition(Struct, frozen=True):
     settled: int = 0
     planned: int = 0
     waiting_reason: str = ""
+    outcome_unknown: tuple[UnknownView, ...] = ()
 
 
 class Steered(Struct, frozen=True):

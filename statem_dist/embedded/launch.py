@@ -36,13 +36,14 @@ _KEEPER_PROGRAM = (
 _DAMAGED_LOG = re.compile(r"(?:Bad file format|Unexpected end of file) reading the append only file (\S+?):?(?:\s|$)")
 
 
-def launch(place: Place, *, idle_stop_seconds: float, deadline: float) -> None:
+def launch(place: Place, *, idle_stop_seconds: float, deadline: float, appendfsync: str = "everysec") -> None:
     """Start the server with its keeper and wait until it answers.
 
     Args:
         place: its directories exist.
         idle_stop_seconds: after how long without a client it stops itself; 0 means never.
         deadline: when to stop waiting, by the monotonic clock; a server that is still loading then stays.
+        appendfsync: when its log is flushed to disk.
 
     Raises:
         Unavailable: there is no server binary, the data is in use elsewhere, or the server does not come up.
@@ -53,7 +54,7 @@ def launch(place: Place, *, idle_stop_seconds: float, deadline: float) -> None:
         log = os.open(place.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         log_start = os.fstat(log).st_size
-        said = _run_keeper(place, binary, idle_stop_seconds, deadline, log)
+        said = _run_keeper(place, _server_command(place, binary, appendfsync), idle_stop_seconds, deadline, log)
     finally:
         os.close(log)
     verdict, _, reason = said.partition(" ")
@@ -74,7 +75,7 @@ def launch(place: Place, *, idle_stop_seconds: float, deadline: float) -> None:
             raise _start_failure(place, binary, reason, log_start)
 
 
-def _run_keeper(place: Place, binary: ServerBinary, idle_stop_seconds: float, deadline: float, log: int) -> str:
+def _run_keeper(place: Place, command: list[str], idle_stop_seconds: float, deadline: float, log: int) -> str:
     """Return the keeper's report, ``waiting`` if it has none in time, or an empty text if it died."""
     receiving, reporting = os.pipe()
     try:
@@ -84,7 +85,7 @@ def _run_keeper(place: Place, binary: ServerBinary, idle_stop_seconds: float, de
                     *(sys.executable, "-I", "-S", "-c", _KEEPER_PROGRAM, str(Path(__file__).parent.parent)),
                     *(place.socket, place.start_lock, place.owner_lock),
                     *(str(max(idle_stop_seconds, 0.0)), str(reporting)),
-                    *_server_command(place, binary),
+                    *command,
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -104,7 +105,7 @@ def _run_keeper(place: Place, binary: ServerBinary, idle_stop_seconds: float, de
         os.close(receiving)
 
 
-def _server_command(place: Place, binary: ServerBinary) -> list[str]:
+def _server_command(place: Place, binary: ServerBinary, appendfsync: str) -> list[str]:
     """Return the command line: no TCP, every write in an append-only log, nothing ever evicted."""
     options = {
         "port": "0",
@@ -118,7 +119,7 @@ def _server_command(place: Place, binary: ServerBinary) -> list[str]:
         "daemonize": "no",
         "save": "",
         "appendonly": "yes",
-        "appendfsync": "everysec",
+        "appendfsync": appendfsync,
         "aof-load-truncated": "yes",
         "maxmemory-policy": "noeviction",
     }

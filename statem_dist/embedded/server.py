@@ -70,6 +70,7 @@ def ensure(
     *,
     idle_stop_seconds: float = IDLE_STOP_SECONDS,
     start_timeout_seconds: float = START_TIMEOUT_SECONDS,
+    appendfsync: str = "everysec",
 ) -> Endpoint:
     """Return the server of a state directory, starting it if it does not run.
 
@@ -78,6 +79,7 @@ def ensure(
         idle_stop_seconds: after how long without a client the server stops itself; 0 means never. It is the
             starter's choice: a server that already runs keeps its own.
         start_timeout_seconds: how long to wait for a start, somebody else's included, and for its data to load.
+        appendfsync: when its log is flushed to disk; the starter's choice as well.
 
     Raises:
         Unavailable: the directory cannot be used, no server binary exists, or the server does not come up;
@@ -104,7 +106,7 @@ def ensure(
         # Only a start pays for loading what starts.
         from statem_dist.embedded.launch import launch
 
-        launch(place, idle_stop_seconds=idle_stop_seconds, deadline=deadline)
+        launch(place, idle_stop_seconds=idle_stop_seconds, deadline=deadline, appendfsync=appendfsync)
     return _endpoint(place, started=True)
 
 

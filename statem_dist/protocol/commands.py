@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 
 from statem_dist.protocol.graph import Runbook
-from statem_dist.protocol.model import Actor, Confirmations, DynamicFacts, OnManual, Place, Worker
+from statem_dist.protocol.model import Actor, Confirmations, DynamicFacts, OnManual, Place, WayOut, Worker
 from statem_dist.protocol.outcome import Outcome
 
 
@@ -149,6 +149,21 @@ class ExpireClaim(Struct, frozen=True):
     token: int
 
 
+class Recover(Struct, frozen=True):
+    """Take a transition out of an unknown outcome; ``WayOut`` says how.
+
+    ``transition`` is the one that is meant, or None for whichever is open; ``check`` the check, or None for all whose
+    outcome is unknown. Giving up is for the whole transition. ``worker`` as in ``Goto``.
+    """
+
+    way: WayOut
+    reason: str
+    by: Actor
+    transition: str | None = None
+    check: str | None = None
+    worker: Worker | None = None
+
+
 class Cancel(Struct, frozen=True):
     """End the open transition; nothing that it would still do is done. The run itself goes on: see ``CancelRun``."""
 
@@ -201,6 +216,7 @@ Command: TypeAlias = (
     | ExpireDecision
     | ReturnWork
     | ExpireClaim
+    | Recover
     | Cancel
     | CancelRun
     | Pause

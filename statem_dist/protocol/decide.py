@@ -17,7 +17,9 @@ Decide            the check waits for a decision                Conflict; NotAut
 ExpireDecision    the check has waited for too long             decides to nothing
 ReturnWork        the token is that of a live claim             decides to nothing
 ExpireClaim       the token is that of a live claim             decides to nothing
-Cancel            that transition is open and did not commit    Conflict
+Recover           a check is of unknown outcome                 Conflict
+Cancel            that transition is open, did not commit and   Conflict
+                  is not being repaired already
 CancelRun         the run has not ended and was not cancelled;  CancelledRun; Conflict
                   with ``terminate``, a transition may be open
 Pause             the run is not paused and has not ended       PausedRun; CancelledRun; Conflict
@@ -38,6 +40,15 @@ held by    then
 Pause      Unpause goes on; Cancel ends the transition alone; CancelRun and Restart end the pause
 CancelRun  CancelRun with ``terminate`` does not wait for what is being executed; Restart begins the run anew
 =========  ======================================================================================================
+
+What must not run twice and has lost its worker, or was cut short, is of *unknown outcome*: its transition stays where
+it is, open and owing nothing, until somebody says how to go on (``Recover``), or ends it. That holds for what may stop
+a transition; otherwise the unknown outcome is only recorded. It is recorded, too, where nobody is asked: while a run
+ends, while hooks are repaired, and for a hook that has a repair, which then needs no operator.
+
+A transition that does not commit first *unwinds*: the repairs of every hook that was begun run one by one, the last
+hook's first, and then it settles as it would have, or as ``error``, ``repair_failed``. A hook that is being executed
+may end before. ``Restart`` and ``terminate`` wait for nothing, and repair nothing.
 
 A late, repeated or foreign message is no error: it decides to nothing. After the events that a command asks
 for, the decider goes on with everything that needs nobody else: it settles messages and confirmations, judges
@@ -62,6 +73,7 @@ from statem_dist.protocol.commands import (
     Import,
     Pause,
     RecordOutcomes,
+    Recover,
     Restart,
     Resume,
     ReturnWork,
@@ -75,6 +87,9 @@ from statem_dist.protocol.events import (
     DecisionRequested,
     Event,
     NodeEntered,
+    OutcomeUnknown,
+    Recovered,
+    RepairBegun,
     RunCancelled,
     RunCreated,
     RunImported,
@@ -90,12 +105,13 @@ from statem_dist.protocol.events import (
 )
 from statem_dist.protocol.evolve import evolve
 from statem_dist.protocol.graph import Retry, Runbook
-from statem_dist.protocol.model import Actor, PlannedCheck, Run, Transition, Worker
+from statem_dist.protocol.model import Actor, PlannedCheck, Run, Transition, UnknownCause, Worker
 from statem_dist.protocol.outcome import INFRASTRUCTURE, CheckResult, Outcome, Reason, tier_of
-from statem_dist.protocol.plan import plan_goto, plan_in_hook, plan_out_hook
+from statem_dist.protocol.plan import plan_goto, plan_in_hook, plan_out_hook, plan_repairs
 from statem_dist.protocol.progress import (
     Committing,
     Complete,
+    Repaired,
     Stopped,
     Waiting,
     decided_here,
@@ -104,6 +120,22 @@ from statem_dist.protocol.progress import (
     walk,
 )
 from statem_dist.protocol.stages import HOOK_PURPOSES, IN_HOOK
+
+CAUSES: dict[Reason, UnknownCause] = {
+    "shutdown": "shutdown",
+    "cancelled": "cut_short",
+    "hook_outcome_unknown": "cut_short",
+}
+"""Reasons by which a worker says that it has ended a check itself, and why nobody knows then what a hook did."""
+
+UNKNOWN_BECAUSE: dict[UnknownCause, str] = {
+    "worker_lost": "The worker was lost while this ran",
+    "shutdown": "The worker was shut down while this ran",
+    "cut_short": "The worker ended this before its time",
+}
+"""How an unknown outcome is put into words."""
+
+NOBODY = Actor()
 
 STARTS_MAX = 3
 """How often the execution of one check may be begun before its dying workers are taken for its fault."""
@@ -149,6 +181,8 @@ def decide(run: Run | None, command: Command, now: int) -> list[Event]:
             return _return(run, command, now)
         case ExpireClaim():
             return _expire(run, command, now)
+        case Recover():
+            return _recover(run, command, now)
         case Cancel():
             return _cancel(run, command, now)
         case CancelRun():
@@ -428,9 +462,14 @@ def _refuse_in_flight(run: Run) -> None:
     if transition is None:
         return
     way = f"{transition.source} -> {transition.target}" if transition.kind == "goto" else transition.kind
+    hint = "Wait until it has settled, then look at the current node; `statem-dist cancel` ends it instead."
+    if transition.unknown:
+        hint = (
+            f"Nobody knows what {', '.join(transition.unknown)} did: `statem-dist recover {run.id}` says how to go on."
+        )
     raise TransitionInFlight(
         f"Run {run.id!r} is in transition {transition.id} ({way}), begun by {transition.by.id or 'somebody'}.",
-        hint="Wait until it has settled, then look at the current node; `statem-dist cancel` ends it instead.",
+        hint=hint,
         details={
             "run_id": run.id,
             "current": run.node,
@@ -462,11 +501,18 @@ def _record(run: Run, command: RecordOutcomes, now: int) -> list[Event]:
     events: list[Event] = []
     # On a held run only the first check of a claim counts as begun; what else was reported is evaluated again.
     reported = command.outcomes[:1] if run.held else command.outcomes
+    ends = run.ending is not None or transition.unwinding is not None
     for check_id, outcome in zip(checks, reported, strict=False):
         planned = transition.planned(check_id)
         assert planned is not None, "claims cover planned checks"
         tries = transition.tries.get(check_id, 0) + 1
-        if run.ending is None and _to_be_retried(planned, outcome, tries):
+        if outcome.reason in CAUSES and not repeatable(planned):
+            cut_short = _outcome_unknown(run, transition, planned, command.worker.id, CAUSES[outcome.reason], now)
+            events.append(cut_short)
+            if isinstance(cut_short, OutcomeUnknown):
+                return _follow(run, events, now, None)
+            break
+        if (planned.purpose == "repair" or not ends) and _to_be_retried(planned, outcome, tries):
             not_before = now + _interval_ms(planned.check.retry, tries, command.jitter)
             events.append(CheckRetrying(now, transition.id, check_id, tries, not_before, outcome))
             return _follow(run, events, now, None)
@@ -497,12 +543,8 @@ def _expire(run: Run, command: ExpireClaim, now: int) -> list[Event]:
     events: list[Event] = [WorkLost(now, transition.id, command.token)]
     starts = transition.starts.get(begun.id, 0)
     if not repeatable(begun):
-        unknown = Outcome(
-            passed=False,
-            reason="hook_outcome_unknown",
-            output="The worker was lost while this ran, and it must not run twice: nobody knows what it did.",
-        )
-        events.append(CheckSettled(now, transition.id, begun.id, _result(begun, transition, unknown, "", starts)))
+        worker = _claimant(transition, command.token) or ""
+        events.append(_outcome_unknown(run, transition, begun, worker, "worker_lost", now))
     elif starts >= STARTS_MAX:
         lost = Outcome(
             passed=False,
@@ -511,6 +553,44 @@ def _expire(run: Run, command: ExpireClaim, now: int) -> list[Event]:
         )
         events.append(CheckSettled(now, transition.id, begun.id, _result(begun, transition, lost, "", starts)))
     return _follow(run, events, now, None)
+
+
+def _outcome_unknown(
+    run: Run, transition: Transition, planned: PlannedCheck, worker: str, cause: UnknownCause, now: int
+) -> OutcomeUnknown | CheckSettled:
+    """Return what follows when nobody knows what a check did: somebody has to say, unless that would be in vain."""
+    ends = run.ending is not None or transition.unwinding is not None
+    if planned.check.stops and not planned.check.repair and not ends:
+        return OutcomeUnknown(now, transition.id, planned.id, worker, cause)
+    return _settled_unknown(transition, planned, UNKNOWN_BECAUSE[cause], now)
+
+
+def _settled_unknown(
+    transition: Transition, planned: PlannedCheck, because: str, now: int, by: Actor = NOBODY
+) -> CheckSettled:
+    outcome = Outcome(
+        passed=False,
+        reason="hook_outcome_unknown",
+        output=f"{because}, and it must not run twice: nobody knows what it did.",
+    )
+    result = CheckResult(
+        outcome=outcome,
+        tier=tier_of(planned.check),
+        by=by.id,
+        role=by.role,
+        token=by.token,
+        tries=max(1, transition.starts.get(planned.id, 1)),
+    )
+    return CheckSettled(now, transition.id, planned.id, result)
+
+
+def _left_unknown(transition: Transition, now: int, by: Actor = NOBODY) -> list[Event]:
+    """Return the results of the checks whose outcome stays unknown, because nobody is asked for it any more."""
+    return [
+        _settled_unknown(transition, planned, UNKNOWN_BECAUSE[transition.unknown[planned.id].cause], now, by)
+        for planned in transition.plan
+        if planned.id in transition.unknown
+    ]
 
 
 def _live_claim(run: Run, transition_id: str, token: int) -> tuple[Transition, tuple[str, ...]] | None:
@@ -582,15 +662,26 @@ def _next_event(run: Run, now: int) -> Event | None:
     if run.ending is not None:
         if transition.claims and not run.ending.terminated:
             return None
-        how = "terminated" if run.ending.terminated else "cancelled"
-        return _cut_off(transition, run.ending.reason or f"the run was {how}", run.ending.by, now)
+        if transition.unknown:
+            return _left_unknown(transition, now)[0]
+        if run.ending.terminated or transition.unwinding is None:
+            how = "terminated" if run.ending.terminated else "cancelled"
+            settled = _cut_off(transition, run.ending.reason or f"the run was {how}", run.ending.by, now)
+            return settled if run.ending.terminated else _settle(transition, settled)
     if transition.exhausted:
         return TransitionSettled(now, transition.id, "blocked", stage="max_attempts")
     match walk(transition):
         case Waiting(steps):
             return _next_decision(steps[0], transition, now)
         case Stopped(stage, failures):
-            return _stopped(transition, stage.report([planned.purpose for planned in failures]), failures, now)
+            settled = _stopped(transition, stage.report([planned.purpose for planned in failures]), failures, now)
+            follows = _settle(transition, settled)
+            if isinstance(follows, RepairBegun) and transition.claims:
+                # What stands behind a failure in the same claim was not begun, and has nothing to be repaired.
+                return WorkReturned(now, transition.id, transition.claims[0].token)
+            return follows
+        case Repaired(failures):
+            return _repaired(transition, failures, now)
         case Committing():
             entry_id = f"{run.id}-e{run.entries + 1}"
             return NodeEntered(now, transition.id, transition.target, entry_id, transition.final)
@@ -622,6 +713,75 @@ def _stopped(transition: Transition, stage: str, failures: tuple[PlannedCheck, .
     # What is already true stays true: after the commit, and for a run that exists, a failing hook is reported.
     moved = transition.entered or transition.kind in ("start", "resume")
     return TransitionSettled(now, transition.id, "committed" if moved else "blocked", stage=stage)
+
+
+def _settle(transition: Transition, settled: TransitionSettled) -> Event:
+    """Return what comes next when a transition is to settle so: one that does not commit is repaired first."""
+    if settled.outcome == "committed" or transition.entered or not (due := plan_repairs(transition)):
+        return settled
+    return RepairBegun(
+        at=settled.at,
+        transition=transition.id,
+        plan=due,
+        outcome=settled.outcome,
+        stage=settled.stage,
+        reason=settled.reason,
+        by=settled.by,
+    )
+
+
+def _repaired(transition: Transition, failures: tuple[PlannedCheck, ...], now: int) -> TransitionSettled:
+    unwinding = transition.unwinding
+    assert unwinding is not None, "only an unwinding transition has repairs"
+    return TransitionSettled(
+        at=now,
+        transition=transition.id,
+        outcome="error" if failures else unwinding.outcome,
+        stage=unwinding.stage,
+        reason="repair_failed" if failures else unwinding.reason,
+        by=unwinding.by,
+    )
+
+
+# --- unknown outcomes ------------------------------------------------------------------------------------------
+
+
+def _recover(run: Run, command: Recover, now: int) -> list[Event]:
+    transition = run.in_flight
+    if transition is None or not transition.unknown:
+        raise _unrecoverable(run, "no check of it is of unknown outcome", "`statem-dist cur` says where it stands.")
+    if command.transition not in (None, transition.id):
+        raise _unrecoverable(run, f"it is in transition {transition.id} now, not {command.transition}", "Look again.")
+    unknown = tuple(transition.unknown)
+    if command.check is not None and command.check not in unknown:
+        raise _unrecoverable(run, f"what {command.check} did is not in question", f"In question: {', '.join(unknown)}")
+    checks = unknown if command.check is None or command.way == "abort" else (command.check,)
+    if command.way in ("passed", "failed") and len(checks) > 1:
+        raise _unrecoverable(
+            run, "several of its checks are of unknown outcome", f"Name one with --check: {', '.join(checks)}"
+        )
+    events: list[Event] = [Recovered(now, transition.id, command.way, checks, command.reason, command.by)]
+    if command.way == "abort":
+        events += _left_unknown(transition, now, command.by)
+    elif command.way != "resume":
+        events.append(_marked(transition, checks[0], command, now))
+    return _follow(run, events, now, command.worker)
+
+
+def _marked(transition: Transition, check: str, command: Recover, now: int) -> CheckSettled:
+    """Return the result that an operator gives a check of unknown outcome: it is that person's decision."""
+    passed, by = command.way == "passed", command.by
+    outcome = Outcome(passed=passed, reason="approved" if passed else "rejected", output=command.reason)
+    result = CheckResult(outcome=outcome, tier="decision", by=by.id, role=by.role, token=by.token)
+    return CheckSettled(now, transition.id, check, result)
+
+
+def _unrecoverable(run: Run, why: str, hint: str) -> Conflict:
+    return Conflict(
+        f"Run {run.id!r} cannot be recovered: {why}.",
+        hint=hint,
+        details={"run_id": run.id, "current": run.node, "run_status": run.status},
+    )
 
 
 # --- decisions -------------------------------------------------------------------------------------------------
@@ -707,7 +867,15 @@ def _cancel(run: Run, command: Cancel, now: int) -> list[Event]:
             f"Transition {command.transition} of run {run.id!r} has committed; the run stands on {run.node!r}.",
             details={"run_id": run.id, "transition": command.transition, "current": run.node},
         )
-    return [TransitionSettled(now, transition.id, "cancelled", reason=command.reason, by=command.by)]
+    if transition.unwinding is not None:
+        raise Conflict(
+            f"Transition {command.transition} of run {run.id!r} ends already: its hooks are being repaired.",
+            hint="`statem-dist terminate` ends the run without waiting for that.",
+            details={"run_id": run.id, "transition": command.transition, "current": run.node},
+        )
+    settled = TransitionSettled(now, transition.id, "cancelled", reason=command.reason, by=command.by)
+    unknown = _left_unknown(transition, now)
+    return _follow(run, [*unknown, _settle(transition, settled)], now, None)
 
 
 def _cut_off(transition: Transition, reason: str, by: Actor, now: int) -> TransitionSettled:
@@ -779,7 +947,12 @@ def _restart(run: Run, command: Restart, now: int) -> list[Event]:
         previous=run.runbook,
         final=not runbook.exits(runbook.initial),
     )
-    left = run.in_flight
-    cut_off = [] if left is None else [_cut_off(left, "restarted", command.by, now)]
+    before, left = run, run.in_flight
+    cut_off: list[Event] = []
+    if left is not None:
+        for event in _left_unknown(left, now):
+            run, cut_off = evolve(run, event), [*cut_off, event]
+        assert run.transition is not None
+        cut_off.append(_cut_off(run.transition, "restarted", command.by, now))
     opened = _opened_start(command, f"t{run.transitions + 1}", now)
-    return _follow(run, [*cut_off, restarted, opened], now, command.worker)
+    return _follow(before, [*cut_off, restarted, opened], now, command.worker)

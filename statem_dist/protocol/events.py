@@ -20,6 +20,8 @@ from statem_dist.protocol.model import (
     Place,
     PlannedCheck,
     Settlement,
+    UnknownCause,
+    WayOut,
 )
 from statem_dist.protocol.outcome import CheckResult, Outcome
 
@@ -203,6 +205,46 @@ class WorkLost(Struct, frozen=True, tag_field="event", tag="work_lost"):
     token: int
 
 
+class OutcomeUnknown(Struct, frozen=True, tag_field="event", tag="outcome_unknown"):
+    """Nobody knows what a check did that must not run twice: the transition stands until an operator says how to go on.
+
+    Whatever its worker had claimed with it is released.
+    """
+
+    at: int
+    transition: str
+    check: str
+    worker: str
+    cause: UnknownCause
+
+
+class Recovered(Struct, frozen=True, tag_field="event", tag="recovered", omit_defaults=True):
+    """An operator took a transition out of an unknown outcome: how, for which checks, and why."""
+
+    at: int
+    transition: str
+    way: WayOut
+    checks: tuple[str, ...]
+    reason: str = ""
+    by: Actor = Actor()
+
+
+class RepairBegun(Struct, frozen=True, tag_field="event", tag="repair_begun", omit_defaults=True):
+    """A transition does not commit: the hooks that were begun are repaired, in this order, before it settles.
+
+    ``outcome``, ``stage``, ``reason`` and ``by`` are those of the ``TransitionSettled`` that follows when all is well.
+    What else was claimed is released; a hook that is being executed may end first.
+    """
+
+    at: int
+    transition: str
+    plan: tuple[PlannedCheck, ...]
+    outcome: Settlement
+    stage: str | None = None
+    reason: str | None = None
+    by: Actor = Actor()
+
+
 class NodeEntered(Struct, frozen=True, tag_field="event", tag="node_entered", omit_defaults=True):
     """The commit: the run stands on the target, with a new entry."""
 
@@ -242,6 +284,9 @@ Event: TypeAlias = (
     | DecisionRequested
     | WorkReturned
     | WorkLost
+    | OutcomeUnknown
+    | Recovered
+    | RepairBegun
     | NodeEntered
     | TransitionSettled
 )

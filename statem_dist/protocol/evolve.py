@@ -13,6 +13,9 @@ from statem_dist.protocol.events import (
     DecisionRequested,
     Event,
     NodeEntered,
+    OutcomeUnknown,
+    Recovered,
+    RepairBegun,
     RunCancelled,
     RunCreated,
     RunImported,
@@ -26,7 +29,18 @@ from statem_dist.protocol.events import (
     WorkLost,
     WorkReturned,
 )
-from statem_dist.protocol.model import REQUESTS_KEPT, SCHEMA, Claim, Ending, Paused, Run, Transition
+from statem_dist.protocol.model import (
+    REPAIRED_PURPOSES,
+    REQUESTS_KEPT,
+    SCHEMA,
+    Claim,
+    Ending,
+    Paused,
+    Run,
+    Transition,
+    Unknown,
+    Unwinding,
+)
 
 
 def replay(events: Iterable[Event]) -> Run:
@@ -75,6 +89,12 @@ def evolve(run: Run | None, event: Event) -> Run:
             return replace(run, transition=_released(transition, event.token, begun=-1))
         case WorkLost():
             return replace(run, transition=_released(transition, event.token, begun=0))
+        case OutcomeUnknown():
+            return replace(run, transition=_unknown(transition, event))
+        case Recovered():
+            return replace(run, transition=_recovered(transition, event))
+        case RepairBegun():
+            return replace(run, transition=_unwinding(transition, event))
         case NodeEntered():
             return _entered(run, transition, event)
         case TransitionSettled():
@@ -86,6 +106,7 @@ def evolve(run: Run | None, event: Event) -> Run:
                 settled_at=event.at,
                 claims=(),
                 awaiting={},
+                unknown={},
             )
             return replace(run, transition=settled, attempts=_attempts_after(run, settled))
         case _:
@@ -224,6 +245,7 @@ def _settled_check(transition: Transition, event: CheckSettled) -> Transition:
         results={**transition.results, event.check: event.result},
         not_before={check: at for check, at in transition.not_before.items() if check != event.check},
         awaiting={check: at for check, at in transition.awaiting.items() if check != event.check},
+        unknown={check: what for check, what in transition.unknown.items() if check != event.check},
     )
     claim = transition.claim_on(event.check)
     if claim is None:
@@ -254,6 +276,45 @@ def _released(transition: Transition, token: int, begun: int) -> Transition:
         claims=tuple(other for other in transition.claims if other is not claim),
         starts=_count(transition.starts, claim.checks[0], begun),
     )
+
+
+def _unknown(transition: Transition, event: OutcomeUnknown) -> Transition:
+    what = Unknown(at=event.at, worker=event.worker, cause=event.cause)
+    return replace(
+        transition,
+        unknown={**transition.unknown, event.check: what},
+        claims=tuple(claim for claim in transition.claims if event.check not in claim.checks),
+    )
+
+
+def _recovered(transition: Transition, event: Recovered) -> Transition:
+    if event.way != "resume":
+        # What the checks are taken for follows as their results.
+        return transition
+    return replace(
+        transition,
+        unknown={check: what for check, what in transition.unknown.items() if check not in event.checks},
+        starts={check: count for check, count in transition.starts.items() if check not in event.checks},
+    )
+
+
+def _unwinding(transition: Transition, event: RepairBegun) -> Transition:
+    unwinding = Unwinding(
+        at=event.at, plan=event.plan, outcome=event.outcome, stage=event.stage, reason=event.reason, by=event.by
+    )
+    # A hook that is being executed may end first, and nothing else of its claim is begun.
+    executing = (claim for claim in transition.claims if _is_hook(transition, claim.checks[0]))
+    return replace(
+        transition,
+        unwinding=unwinding,
+        claims=tuple(replace(claim, checks=claim.checks[:1]) for claim in executing),
+        awaiting={},
+    )
+
+
+def _is_hook(transition: Transition, check: str) -> bool:
+    planned = transition.planned(check)
+    return planned is not None and planned.purpose in REPAIRED_PURPOSES
 
 
 def _entered(run: Run, transition: Transition, event: NodeEntered) -> Run:

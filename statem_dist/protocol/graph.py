@@ -26,10 +26,18 @@ CHECK_TYPES = ("manual", "checklist", "command", "predicate", "llm_review", "mes
 """Every check type a runbook may name, in the order in which error messages list them."""
 
 
-class Command(Struct, frozen=True, tag_field="type", tag="command"):
-    """A shell command (``/bin/sh -c``); it passes when its exit status is 0."""
+Shell: TypeAlias = Literal["sh", "bash"]
+"""What executes the text of a command."""
+
+
+class Command(Struct, frozen=True, tag_field="type", tag="command", omit_defaults=True):
+    """A shell command (``/bin/sh -c``); it passes when its exit status is 0.
+
+    With ``shell`` ``bash`` it is one for ``bash -o pipefail -c``: a pipe then fails with any of its commands.
+    """
 
     run: str
+    shell: Shell = "sh"
 
 
 class Predicate(Struct, frozen=True, tag_field="type", tag="predicate", omit_defaults=True):
@@ -126,6 +134,7 @@ class Check(Struct, frozen=True, omit_defaults=True):
     ``idempotent`` is None when the runbook does not say: a check may then be repeated, a hook may not.
     ``confirm`` is False for a manual or checklist item that is shown and recorded without being asked for
     (``confirmation: none``). ``timeout`` is in seconds of wall-clock time; None means no limit.
+    ``repair`` holds the commands that undo a hook, one after another, when its transition does not commit.
     """
 
     do: Work
@@ -139,6 +148,7 @@ class Check(Struct, frozen=True, omit_defaults=True):
     confirm: bool = True
     by: DecidedBy = "anyone"
     reason: str | None = None
+    repair: tuple[Check, ...] = ()
 
     @property
     def type(self) -> str:

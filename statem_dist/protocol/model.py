@@ -22,8 +22,13 @@ REQUESTS_KEPT = 16
 SCHEMA = 1
 """Version of the stored form of ``Run`` and of the events; a document with another one is refused."""
 
-Purpose: TypeAlias = Literal["before_transfer", "dynamic_before_transfer", "condition", "out_hook", "hook", "in_hook"]
+Purpose: TypeAlias = Literal[
+    "before_transfer", "dynamic_before_transfer", "condition", "out_hook", "hook", "in_hook", "repair"
+]
 """Where a check stands in the protocol; checks find it in ``STATEM_PURPOSE``."""
+
+REPAIRED_PURPOSES: frozenset[Purpose] = frozenset({"out_hook", "hook"})
+"""Purposes of the hooks that can be repaired: those before the commit, which is never taken back."""
 
 Kind: TypeAlias = Literal["goto", "start", "resume", "save"]
 """What opened a transition. A start and a resume run an ``in_hook``, a save runs an ``out_hook``; they walk the
@@ -32,13 +37,21 @@ same protocol as a ``goto`` with fewer stages."""
 Settlement: TypeAlias = Literal["committed", "blocked", "cancelled", "error"]
 """How a transition ended. ``error`` means that it could not be evaluated, not that the work was wrong."""
 
-RunStatus: TypeAlias = Literal["active", "moving", "waiting", "paused", "finished", "cancelled"]
-"""``moving`` while a transition is open, ``waiting`` if it waits for somebody's decision; ``paused`` whatever it does
-when it goes on; ``finished`` on a node without outgoing edges; ``cancelled`` once a run that was cancelled has no open
-transition any more."""
+RunStatus: TypeAlias = Literal["active", "moving", "waiting", "outcome_unknown", "paused", "finished", "cancelled"]
+"""``moving`` while a transition is open, ``waiting`` if it waits for somebody's decision, ``outcome_unknown`` if nobody
+knows what one of its checks did and an operator has to say how to go on; ``paused`` whatever it does when it goes on;
+``finished`` on a node without outgoing edges; ``cancelled`` once a run that was cancelled has no open transition any
+more."""
 
 OnManual: TypeAlias = Literal["fail", "wait"]
 """What a check that nobody confirmed does: it fails at once, or it waits for a decision."""
+
+UnknownCause: TypeAlias = Literal["worker_lost", "shutdown", "cut_short"]
+"""Why nobody knows what a check did: its worker was lost, was stopped, or ended the check for another reason."""
+
+WayOut: TypeAlias = Literal["resume", "abort", "passed", "failed"]
+"""How an operator takes a transition out of an unknown outcome: the check is executed again, the transition is given
+up, or the operator says what came of the check."""
 
 
 class Actor(Struct, frozen=True, omit_defaults=True):
@@ -103,7 +116,8 @@ class DynamicFacts(Struct, frozen=True, omit_defaults=True):
 class PlannedCheck(Struct, frozen=True, omit_defaults=True):
     """One check of a plan. ``id`` is unique in the transition, such as ``before_transfer.0``.
 
-    Checks with the same ``step`` may run side by side; steps run in order.
+    Checks with the same ``step`` may run side by side; steps run in order. ``repairs`` is the plan id of the hook that
+    a repair undoes.
     """
 
     id: str
@@ -111,6 +125,31 @@ class PlannedCheck(Struct, frozen=True, omit_defaults=True):
     step: int
     check: Check
     origin: Origin | None = None
+    repairs: str = ""
+
+
+class Unknown(Struct, frozen=True):
+    """That a check which must not run twice was begun, and that nobody knows what it did: since when (ms since the
+    epoch), which worker had it, and why its outcome did not become known."""
+
+    at: int
+    worker: str
+    cause: UnknownCause
+
+
+class Unwinding(Struct, frozen=True, omit_defaults=True):
+    """That a transition does not commit and that the hooks which were begun are being repaired.
+
+    ``plan`` holds the repairs in their order, the last hook's first. The other fields say how the transition settles
+    once they are through, unless one of them fails.
+    """
+
+    at: int
+    plan: tuple[PlannedCheck, ...]
+    outcome: Settlement
+    stage: str | None = None
+    reason: str | None = None
+    by: Actor = Actor()
 
 
 class Claim(Struct, frozen=True):
@@ -129,6 +168,8 @@ class Transition(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=
     ``starts`` counts per check how often its execution was begun, also by workers that died of it; ``tries``
     counts evaluations that ended; ``not_before`` holds back a check that waits for its next try.
     ``awaiting`` maps each check that waits for a decision to when the wait expires (ms since the epoch; 0 never).
+    ``unknown`` holds the checks whose outcome nobody knows until an operator says how to go on.
+    ``unwinding`` is set while hooks are repaired, and stays afterwards.
     ``dynamic_producers`` is None where the source node accepts no dynamic checks.
     ``confinement`` is the runbook's, frozen with the plan that it holds for.
     ``entered`` is set at the commit, when the run stands on the target.
@@ -159,6 +200,8 @@ class Transition(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=
     tries: dict[str, int] = {}
     not_before: dict[str, int] = {}
     awaiting: dict[str, int] = {}
+    unknown: dict[str, Unknown] = {}
+    unwinding: Unwinding | None = None
     outcome: Settlement | None = None
     stage: str | None = None
     reason: str | None = None
@@ -174,9 +217,14 @@ class Transition(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=
         """Whether this attempt is one more than its edge allows."""
         return self.max_attempts is not None and self.attempt > self.max_attempts
 
+    @property
+    def repairs(self) -> tuple[PlannedCheck, ...]:
+        """The repairs that have become due, in their order; they are no part of the plan."""
+        return self.unwinding.plan if self.unwinding is not None else ()
+
     def planned(self, check_id: str) -> PlannedCheck | None:
-        """Return the planned check of that id, or None."""
-        return next((planned for planned in self.plan if planned.id == check_id), None)
+        """Return the planned check or the repair of that id, or None."""
+        return next((planned for planned in (*self.plan, *self.repairs) if planned.id == check_id), None)
 
     def claim(self, token: int) -> Claim | None:
         """Return the live claim with that token, or None."""
@@ -273,6 +321,8 @@ class Run(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, k
         if self.paused is not None:
             return "paused"
         if self.in_flight is not None:
+            if self.in_flight.unknown:
+                return "outcome_unknown"
             return "waiting" if self.in_flight.awaiting else "moving"
         if self.ending is not None:
             return "cancelled"

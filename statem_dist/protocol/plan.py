@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from statem_dist.protocol.graph import Check, Edge, Evidence, Runbook, Steps
-from statem_dist.protocol.model import DynamicFacts, PlannedCheck, Purpose
+from statem_dist.protocol.model import REPAIRED_PURPOSES, DynamicFacts, PlannedCheck, Purpose, Transition
 from statem_dist.protocol.stages import stages_of
 
 
@@ -46,6 +46,23 @@ def plan_out_hook(runbook: Runbook, node: str) -> tuple[PlannedCheck, ...]:
     """Return the plan of a save: the node's ``out_hook``."""
     found = runbook.node(node)
     return number_steps([("out_hook", found.out_hook if found else ())])
+
+
+def plan_repairs(transition: Transition) -> tuple[PlannedCheck, ...]:
+    """Return the repairs of every hook that was begun, in their order: the last hook's first.
+
+    A hook counts as begun whatever came of it, and also when nobody knows.
+    """
+    begun = [each for each in transition.plan if each.purpose in REPAIRED_PURPOSES and _was_begun(transition, each.id)]
+    due = [(hook.id, check) for hook in reversed(begun) for check in hook.check.repair]
+    return tuple(
+        PlannedCheck(id=f"repair.{number}", purpose="repair", step=number, check=check, repairs=hook)
+        for number, (hook, check) in enumerate(due)
+    )
+
+
+def _was_begun(transition: Transition, check: str) -> bool:
+    return check in transition.results or transition.starts.get(check, 0) > 0 or transition.tries.get(check, 0) > 0
 
 
 def number_steps(parts: list[tuple[Purpose, Steps]]) -> tuple[PlannedCheck, ...]:

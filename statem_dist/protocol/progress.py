@@ -35,6 +35,12 @@ class Stopped(Struct, frozen=True):
     failures: tuple[PlannedCheck, ...]
 
 
+class Repaired(Struct, frozen=True):
+    """The repairs are through; these, whose failure counts, did not pass."""
+
+    failures: tuple[PlannedCheck, ...]
+
+
 class Committing(Struct, frozen=True):
     """Every gate and hook before the commit has passed."""
 
@@ -43,7 +49,7 @@ class Complete(Struct, frozen=True):
     """Nothing is left to do."""
 
 
-Position: TypeAlias = Waiting | Stopped | Committing | Complete
+Position: TypeAlias = Waiting | Stopped | Repaired | Committing | Complete
 
 
 class Batch(Struct, frozen=True):
@@ -61,6 +67,8 @@ class Batch(Struct, frozen=True):
 
 def walk(transition: Transition) -> Position:
     """Return where an open transition stands."""
+    if transition.unwinding is not None:
+        return _walk_repairs(transition)
     for stage in stages_of(transition.kind, transition.order):
         if stage is COMMIT:
             if not transition.entered:
@@ -80,14 +88,23 @@ def walk(transition: Transition) -> Position:
 
 
 def pending(run: Run) -> tuple[Batch, ...]:
-    """Return the work of a run that is owed now and that nobody has claimed: none while the run is held."""
-    return () if run.held else _unclaimed(run)
+    """Return the work of a run that is owed now and that nobody has claimed.
+
+    That is none while the run is held, but for the repairs of one that was cancelled.
+    """
+    unwinding = run.in_flight is not None and run.in_flight.unwinding is not None
+    if run.paused is not None or (run.ending is not None and not unwinding):
+        return ()
+    return _unclaimed(run)
 
 
 def _unclaimed(run: Run) -> tuple[Batch, ...]:
     """Return the work that nobody has claimed, also what is held back by a pause."""
     transition = run.in_flight
     if transition is None or transition.exhausted:
+        return ()
+    if transition.unwinding is not None and transition.claims:
+        # Repairs run one by one, and not before the hooks have ended that were under way.
         return ()
     match walk(transition):
         case Waiting(steps):
@@ -97,9 +114,17 @@ def _unclaimed(run: Run) -> tuple[Batch, ...]:
 
 
 def waits_for_people(run: Run) -> bool:
-    """Return whether the open transition of a run waits for decisions and for nothing else."""
+    """Return whether the open transition of a run waits for people and for nothing else: for decisions, or for an
+    operator to say how it goes on after an unknown outcome."""
     transition = run.in_flight
-    return transition is not None and bool(transition.awaiting) and not transition.claims and not _unclaimed(run)
+    if transition is None or not (transition.awaiting or transition.unknown):
+        return False
+    return not transition.claims and not _unclaimed(run)
+
+
+def is_of_unknown_outcome(run: Run) -> bool:
+    """Return whether the open transition of a run waits for an operator to say what follows from an unknown outcome."""
+    return waits_for_people(run) and run.in_flight is not None and bool(run.in_flight.unknown)
 
 
 def decided_here(planned: PlannedCheck) -> bool:
@@ -115,7 +140,8 @@ def asks(planned: PlannedCheck) -> bool:
 def repeatable(planned: PlannedCheck) -> bool:
     """Return whether a check may be executed again when it is unknown whether an earlier execution took effect.
 
-    Checks may, unless marked ``idempotent: false``; hooks may not, unless marked ``idempotent: true``.
+    Checks may, unless marked ``idempotent: false``; hooks may not, unless marked ``idempotent: true``. Repairs may
+    always: they are executed at least once.
     """
     if planned.check.idempotent is not None:
         return planned.check.idempotent
@@ -146,9 +172,22 @@ def _steps(transition: Transition, stage: Stage) -> tuple[tuple[PlannedCheck, ..
     return (*automatic, questions, *last)
 
 
+def _walk_repairs(transition: Transition) -> Position:
+    """Return where the repairs of a transition stand. What fails ends the repair of its hook, not those of others."""
+    failures: list[PlannedCheck] = []
+    for planned in transition.repairs:
+        if any(failed.repairs == planned.repairs for failed in failures):
+            continue
+        if planned.id not in transition.results:
+            return Waiting(((planned,),))
+        if planned.check.stops and not transition.results[planned.id].passed:
+            failures.append(planned)
+    return Repaired(tuple(failures))
+
+
 def _batches(run: Run, transition: Transition, steps: tuple[tuple[PlannedCheck, ...], ...]) -> tuple[Batch, ...]:
     first = steps[0]
-    if len(first) > 1 or _has_siblings(transition, first[0]):
+    if len(first) > 1 or transition.unwinding is not None or _has_siblings(transition, first[0]):
         groups: list[tuple[PlannedCheck, ...]] = [(planned,) for planned in first if not decided_here(planned)]
     else:
         # A question that waits for somebody's decision is offered to no worker: the sequence is empty.
@@ -162,7 +201,7 @@ def _batches(run: Run, transition: Transition, steps: tuple[tuple[PlannedCheck, 
             not_before=transition.not_before.get(group[0].id, 0),
         )
         for group in groups
-        if transition.claim_on(group[0].id) is None
+        if transition.claim_on(group[0].id) is None and group[0].id not in transition.unknown
     )
 
 

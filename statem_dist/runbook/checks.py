@@ -4,13 +4,14 @@ A list of checks is a sentence, a mapping, or a list that mixes them. A sentence
 stands. A mapping without a type gets one from its keywords: ``run`` makes a command, ``path`` a predicate,
 ``items`` a checklist; anything else is a manual check where it guards a transition and a message in a hook.
 A message inferred in a hook does not block; one that says ``type: message`` blocks like any check.
+A command in a hook before the commit may say how it is undone (``repair``): by commands of the same forms.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import Literal, TypeAlias, cast
+from typing import Literal, TypeAlias, cast, get_args
 
 from msgspec import UNSET
 
@@ -27,6 +28,7 @@ from statem_dist.protocol.graph import (
     Predicate,
     Retry,
     RetryOn,
+    Shell,
     Steps,
     Work,
 )
@@ -56,7 +58,7 @@ _REVIEW_KEYS = ("stdin", "accept_contains", "accept_regex", "reject_contains", "
 KEYWORDS: dict[str, frozenset[str]] = {
     "manual": frozenset({*_COMMON, *_TEXT_KEYS, "confirmation", "by"}),
     "checklist": frozenset({*_COMMON, *_TEXT_KEYS, *_ITEM_KEYS, "confirmation", "by"}),
-    "command": frozenset({*_COMMON, *_COMMAND_KEYS}),
+    "command": frozenset({*_COMMON, *_COMMAND_KEYS, "shell"}),
     "predicate": frozenset({*_COMMON, *_PREDICATE_KEYS}),
     "llm_review": frozenset({*_COMMON, *_COMMAND_KEYS, "prompt", "text", *_REVIEW_KEYS}),
     "message": frozenset({*_COMMON, *_TEXT_KEYS}),
@@ -86,19 +88,27 @@ class CheckReader:
         self._allow_types = allow_types
         self._require_reason = require_reason
 
-    def steps(self, value: Value | None, where: str, untyped: Untyped) -> Steps:
-        """Return the steps of a list of checks in any form; nothing and null are an empty list."""
+    def steps(self, value: Value | None, where: str, untyped: Untyped, *, repairable: bool = False) -> Steps:
+        """Return the steps of a list of checks in any form; nothing and null are an empty list.
+
+        Args:
+            value: the list.
+            where: the path of it.
+            untyped: see ``Untyped``.
+            repairable: whether its commands may say how they are undone.
+        """
         if value is None or is_null(value):
             return ()
         if isinstance(value, Sequence):
-            found = [self._step(item, f"{where}[{number}]", untyped) for number, item in enumerate(value.items)]
+            items = enumerate(value.items)
+            found = [self._step(item, f"{where}[{number}]", untyped, repairable) for number, item in items]
         else:
-            found = [self._step(value, where, untyped)]
+            found = [self._step(value, where, untyped, repairable)]
         return tuple(step for step in found if step)
 
-    def _step(self, value: Value, where: str, untyped: Untyped) -> tuple[Check, ...]:
+    def _step(self, value: Value, where: str, untyped: Untyped, repairable: bool) -> tuple[Check, ...]:
         if not isinstance(value, Mapping) or "parallel" not in value.entries:
-            check = self._check(value, where, untyped)
+            check = self._check(value, where, untyped, repairable)
             return (check,) if check else ()
         fields = Fields(value, where, self._problems)
         fields.only(("parallel",))
@@ -107,17 +117,18 @@ class CheckReader:
             fields.refuse("parallel", "must be a list of checks")
             return ()
         stem = fields.path("parallel")
-        checks = (self._check(item, f"{stem}[{number}]", untyped) for number, item in enumerate(members.items))
+        items = enumerate(members.items)
+        checks = (self._check(item, f"{stem}[{number}]", untyped, repairable) for number, item in items)
         return tuple(check for check in checks if check)
 
-    def _check(self, value: Value, where: str, untyped: Untyped) -> Check | None:
+    def _check(self, value: Value, where: str, untyped: Untyped, repairable: bool = False) -> Check | None:
         match value:
             case Scalar(data=str() as sentence) if sentence.strip():
                 self._allow("manual", value.at, where)
                 self._look_for_reason(None, value.at, where)
                 return Check(Manual(sentence))
             case Mapping() if "parallel" not in value.entries:
-                return self._typed(Fields(value, where, self._problems), untyped)
+                return self._typed(Fields(value, where, self._problems), untyped, repairable)
             case Mapping():
                 message, hint = "parallel steps do not nest", "put the inner checks into the outer list"
             case Sequence():
@@ -127,7 +138,7 @@ class CheckReader:
         self._problems.error(value.at, where, message, hint=hint)
         return None
 
-    def _typed(self, fields: Fields, untyped: Untyped) -> Check | None:
+    def _typed(self, fields: Fields, untyped: Untyped, repairable: bool) -> Check | None:
         stated = fields.text("type")
         kind = _infer(fields, untyped) if stated is None else stated.strip()
         if kind not in KEYWORDS:
@@ -142,7 +153,8 @@ class CheckReader:
         reason = fields.text("reason")
         self._look_for_reason(reason, fields.mapping.at, fields.label)
         fields.only(
-            KEYWORDS[kind], hint_for=lambda key: f"a {kind} check does not take it" if key in _ALL_KEYWORDS else ""
+            KEYWORDS[kind] | {"repair"},
+            hint_for=lambda key: f"a {kind} check does not take it" if key in _ALL_KEYWORDS else "",
         )
         if stated is None and not fields.mapping.entries.keys() & KEYWORDS[kind]:
             fields.wrong(f"{kind} requires text", hint="a sentence that contains ': ' must be quoted")
@@ -164,7 +176,44 @@ class CheckReader:
             confirm=not (kind in ("manual", "checklist") and _confirmation_is_none(fields)),
             by=cast(DecidedBy, fields.choice("by", ("anyone", "operator"), "anyone")),
             reason=reason,
+            repair=self._repair(fields, kind, repairable),
         )
+
+    def _repair(self, fields: Fields, kind: str, repairable: bool) -> tuple[Check, ...]:
+        """Return the commands that undo a hook."""
+        value = fields.get("repair")
+        if not fields.present("repair"):
+            return ()
+        if not repairable:
+            fields.refuse(
+                "repair",
+                "only an item of out_hook or of an edge's hook has a repair",
+                hint="a check has no effect to undo, and an in_hook runs after the commit, which is never taken back",
+            )
+            return ()
+        if kind != "command":
+            fields.refuse("repair", f"a {kind} has nothing to undo", hint="give the repair to a command")
+            return ()
+        if value is None:
+            return ()
+        stem, found = fields.path("repair"), list[Check]()
+        items = (
+            [(item, f"{stem}[{number}]") for number, item in enumerate(value.items)]
+            if isinstance(value, Sequence)
+            else [(value, stem)]
+        )
+        for item, where in items:
+            if isinstance(item, Mapping) and "parallel" in item.entries:
+                self._problems.error(item.at, where, "repairs run one after another", hint="put them into the list")
+            elif check := self._check(item, where, "message"):
+                if not isinstance(check.do, Command):
+                    self._problems.error(item.at, where, "a repair is a command", hint="write it as {run: ...}")
+                elif check.idempotent is False:
+                    message = "a repair may be executed more than once, so it cannot be 'idempotent: false'"
+                    self._problems.error(item.at, where, message, hint="make it harmless to repeat")
+                else:
+                    found.append(check)
+        return tuple(found)
 
     def _allow(self, kind: str, at: int, where: str) -> None:
         if self._allow_types is not None and kind not in self._allow_types:
@@ -180,7 +229,7 @@ class CheckReader:
             case "command":
                 run = fields.required_text("command requires run", *_COMMAND_KEYS)
                 self._look_at_command(fields)
-                return Command(run)
+                return Command(run, shell=cast(Shell, fields.choice("shell", get_args(Shell), "sh")))
             case "predicate":
                 return _predicate(fields)
             case "checklist":
@@ -209,12 +258,15 @@ class CheckReader:
                 f"a comment ends this command; it runs as: {value.text}",
                 hint="quote the command if the '#' belongs to it",
             )
+        shell = fields.get("shell")
+        if isinstance(shell, Scalar) and shell.words == "bash":
+            return
         if "pipefail" not in value.text and _PIPE.search(_QUOTED.sub("", value.text)):
             self._problems.advice(
                 value.at,
                 fields.path(key),
                 "only the last command of a pipe decides; a failure before it goes unnoticed",
-                hint="write the output to a file first, or run it by bash with 'set -o pipefail'",
+                hint="write the output to a file first, or say 'shell: bash', which sets pipefail",
             )
 
     def _retry(self, fields: Fields) -> Retry:

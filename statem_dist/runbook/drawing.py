@@ -118,7 +118,7 @@ def edge_label(edge: Edge) -> str:
     """Return what stands in the way along an edge, in a few words; empty if nothing does."""
     conditions = _checks_in(edge.condition)
     parts = [f"{conditions} condition{'s' if conditions > 1 else ''}"] if conditions else []
-    parts += ["hook"] if edge.hook else []
+    parts += [f"hook{_repaired(edge.hook)}"] if edge.hook else []
     parts += [f"max {edge.max_attempts}"] if edge.max_attempts is not None else []
     parts += [f"needs {edge.require_evidence}"] if edge.require_evidence is not None else []
     return ", ".join(parts)
@@ -132,7 +132,9 @@ def node_summary(node: Node, runbook: Runbook, marks: Marks, *, end: bool) -> li
     lines += [mark] if (mark := marks.of(node.name)) else []
     lists = {"in_hook": node.in_hook, "before_transfer": node.before_transfer, "out_hook": node.out_hook}
     lines += [
-        f"{name}: {', '.join(check.type for step in steps for check in step)}" for name, steps in lists.items() if steps
+        f"{name}: {', '.join(check.type for step in steps for check in step)}{_repaired(steps)}"
+        for name, steps in lists.items()
+        if steps
     ]
     return lines + (["dynamic checks"] if node.dynamic is not None else [])
 
@@ -144,6 +146,12 @@ def one_line(text: str) -> str:
 
 def _ids(runbook: Runbook) -> dict[str, str]:
     return {node.name: f"n{number}" for number, node in enumerate(runbook.nodes)}
+
+
+def _repaired(steps: Steps) -> str:
+    """Return how many of some hooks can be undone, in parentheses; empty if none can."""
+    repaired = sum(bool(check.repair) for step in steps for check in step)
+    return f" ({repaired} with repair)" if repaired else ""
 
 
 def _checks_in(steps: Steps) -> int:

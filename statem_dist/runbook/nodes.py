@@ -171,7 +171,7 @@ class GraphReader:
             in_hook=self._checks.steps(fields.get("in_hook"), fields.path("in_hook"), "message"),
             before_transfer=self._checks.steps(fields.get("before_transfer"), fields.path("before_transfer"), "manual"),
             dynamic=self._dynamic(fields),
-            out_hook=self._checks.steps(fields.get("out_hook"), fields.path("out_hook"), "message"),
+            out_hook=self._checks.steps(fields.get("out_hook"), fields.path("out_hook"), "message", repairable=True),
             outcome=cast(EndOutcome, outcome) if outcome else None,
         )
 
@@ -275,7 +275,7 @@ class GraphReader:
             source=source,
             target=target,
             condition=self._checks.steps(fields.get("condition"), fields.path("condition"), "manual"),
-            hook=self._checks.steps(fields.get("hook"), fields.path("hook"), "message"),
+            hook=self._checks.steps(fields.get("hook"), fields.path("hook"), "message", repairable=True),
             max_attempts=fields.integer("max_attempts", "max_attempts must be a positive integer", least=1),
             require_evidence=cast(EvidenceTier, evidence) if evidence else None,
         )

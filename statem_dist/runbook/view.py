@@ -64,6 +64,7 @@ def check_view(check: Check) -> dict[str, Any]:
         "confirmation": None if check.confirm else "none",
         "by": None if check.by == "anyone" else check.by,
         "retry": None if check.retry == Retry() else to_builtins(check.retry),
+        "repair": [check_view(each) for each in check.repair] or None,
     }
     return view | {name: value for name, value in optional.items() if value is not None}
 

@@ -17,13 +17,20 @@ class Snapshot(Struct, frozen=True):
     """A run as it was stored at one moment.
 
     ``now`` is the server's clock in ms; ``leases`` maps the token of each claim to the expiry of its lease
-    (server ms); ``hints`` counts how often the work that is owed now was dispatched again.
+    (server ms); ``hints`` counts how often the work that is owed now was dispatched again. ``operations`` are the last
+    operation ids with the versions that they wrote, each as `` ID:VERSION``, the oldest first.
     """
 
     run: Run
     now: int
     leases: dict[int, int]
     hints: int = 0
+    operations: str = ""
+
+    @property
+    def operation(self) -> str:
+        """The operation that wrote this version; empty if that is not known."""
+        return self.operations.rpartition(" ")[2].partition(":")[0]
 
 
 Mark: TypeAlias = tuple[int, str]
@@ -40,7 +47,9 @@ class Push(Struct, frozen=True):
 class Change(Struct, frozen=True):
     """One decision to be committed: the run before and after, and the events between.
 
-    ``due_ms`` is when the reaper is to look at the run, in ms from now, or None when nothing is owed.
+    ``due_ms`` is when the reaper is to look at the run, in ms from now, or None when nothing is owed. ``follows`` is
+    the operation that wrote ``before`` (empty if that is not known): what has the same version in another future of the
+    run, because the store has lost writes, is not what was decided on.
     """
 
     before: Run | None
@@ -51,6 +60,27 @@ class Change(Struct, frozen=True):
     lease_ms: int
     pushes: tuple[Push, ...] = ()
     receipt: Receipt | None = None
+    follows: str = ""
+
+
+class Identity(Struct, frozen=True):
+    """Which store this is: a random id, and when it was first used (server ms). A store that has lost everything gets
+    another one."""
+
+    id: str
+    since: int
+
+
+class Leftovers(Struct, frozen=True):
+    """What is kept of a run beside its document and its events, as far as its history tells.
+
+    ``entries`` are the ids of its entries, for which dynamic checks may be registered; ``logs`` are transition and
+    check of each output that may be kept; ``requests`` have ids of their own, and may have a receipt.
+    """
+
+    entries: tuple[str, ...] = ()
+    logs: tuple[tuple[str, str], ...] = ()
+    requests: tuple[str, ...] = ()
 
 
 class FeedEntry(Struct, frozen=True):
@@ -88,6 +118,12 @@ class Store(EventLog, Protocol):
     def clock(self) -> int:
         """Return the server's time in ms."""
 
+    def identity(self) -> Identity:
+        """Return which store this is; the first to ask makes it known."""
+
+    def count_loss(self, what: str) -> None:
+        """Count for everybody that the store was found to have lost something; ``what`` is a word for it."""
+
     def load(self, run_id: str) -> Snapshot | None:
         """Return the run, or None when there is none of that id."""
 
@@ -98,6 +134,9 @@ class Store(EventLog, Protocol):
             None when it was committed (also by an earlier try of the same operation); else the version that
             the run has now, 0 when it does not exist.
         """
+
+    def confirm(self, run_id: str) -> bool:
+        """Wait until all that is known of a run is as safe as the level of durability says; False if not in time."""
 
     def renew(self, run_id: str, token: int, lease_ms: int) -> bool:
         """Prolong a lease; False when it has run out or ended."""
@@ -116,6 +155,17 @@ class Store(EventLog, Protocol):
 
     def forget(self, run_id: str) -> None:
         """Remove a reminder if there is no such run any more."""
+
+    def remove(self, run: Run, leftovers: Leftovers) -> bool:
+        """Remove a run that has ended, with everything that is kept of it, all at once.
+
+        Args:
+            run: the run as it was read; it must have ended.
+            leftovers: what is kept of it under keys of its own.
+
+        Returns:
+            False when it is not at that version any more, or not there: then nothing was removed.
+        """
 
     def save_runbook(self, stored: StoredRunbook) -> None:
         """Register a runbook under its hash; the same hash again changes nothing."""

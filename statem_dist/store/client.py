@@ -1,9 +1,9 @@
 """The port between the store and a Redis client, and the choice of one.
 
 A client sends commands and gives replies as they came. It never repeats a command by itself: whether that is safe
-is for the store to say. Two implementations share the port. ``redis_client`` is redis-py, for services and for
-every kind of URL. ``socket_client`` speaks to a unix socket with the standard library alone, for commands that are
-over before redis-py has been imported.
+is for the store to say. Three implementations share the port. ``redis_client`` is redis-py, for services and for every
+kind of URL; ``cluster_client`` is for a Redis Cluster. ``socket_client`` speaks to a unix socket with the standard
+library alone, for commands that are over before redis-py has been imported.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def client_for(url: str, *, quick: bool = False) -> Client:
     """Return a client for a Redis URL.
 
     Args:
-        url: ``redis://``, ``rediss://`` or ``unix://``.
+        url: ``redis://``, ``rediss://``, ``unix://``, or one of several servers; see ``topology``.
         quick: prefer the client that is there at once, for a process that sends a few commands.
 
     Raises:
@@ -96,5 +96,11 @@ def client_for(url: str, *, quick: bool = False) -> Client:
 
         return SocketClient(parts.path)
     from statem_dist.store.redis_client import RedisClient, connect
+    from statem_dist.store.topology import topology_of
 
+    topology = topology_of(url)
+    if topology is not None and not topology.service:
+        from statem_dist.store.cluster_client import ClusterClient
+
+        return ClusterClient(topology)
     return RedisClient(connect(url))

@@ -20,15 +20,20 @@ key                                type         holds
 ``statem:{s}:runs``                sorted set   run id, scored by creation (ms)
 ``statem:{s}:status:STATUS``       sorted set   the same, one per status
 ``statem:{s}:label:KEY=VALUE``     sorted set   the same, one per label
+``statem:{s}:barrier``             string       written before replicas are waited for
 ``statem:{s}:moved``               channel      ``ID VERSION`` after each commit
 ``statem:runbook:HASH``            string       a runbook that was started or registered; immutable
 ``statem:registered``              hash         hash of a registered runbook to who registered it, when, by which name
 ``statem:named``                   hash         name of a registered runbook to the hash of its current version
 ``statem:request:REQUEST``         string       the fingerprint of a request that creates a run; for a day
 ``statem:answer:REQUEST``          string       what a request about a sweep was answered; for a day
+``statem:retention``               string       is there while a worker has just looked for runs whose time is over
+``statem:store``                   string       which store this is: a random id, and since when (server ms)
+``statem:losses``                  hash         what the store was found to have lost to how often that was
 ``statem:active``                  hash         scope (state directory, or that and a runbook) to run id
 ``statem:workers``                 sorted set   worker id, scored by when it is presumed gone (server ms)
 ``statem:worker:ID``               string       what a worker says of itself
+``statem:leader:DUTY``             string       the process that does a duty for all; for seconds
 ``statem:tokens``                  sorted set   token id, scored by creation (ms)
 ``statem:tokens-in-use``           string       is there once a token was made
 ``statem:token:ID``                string       a token of the service (JSON) and the SHA-256 of its secret
@@ -42,7 +47,7 @@ key                                type         holds
 ``statem:sweep-of:FINGERPRINT``    string       id of the latest sweep that was submitted with that content
 =================================  ===========  ==============================================================
 
-No key of a run ever expires while the run lives.
+No document or event of a run ever expires; a run that has ended is removed by `archive`, `prune` and retention alone.
 
 ===================  ===========  ============================================================================
 part of a sweep      type         holds
@@ -75,7 +80,10 @@ from zlib import crc32
 SHARDS = 16
 """Number of hash tags; fixed for ever, because it is part of every key."""
 
+STORE = "statem:store"
+LOSSES = "statem:losses"
 ACTIVE = "statem:active"
+RETENTION = "statem:retention"
 REGISTERED = "statem:registered"
 NAMED = "statem:named"
 WORKERS = "statem:workers"
@@ -157,6 +165,11 @@ def label(shard: int, key: str, value: str) -> str:
     return f"statem:{{{shard}}}:label:{key}={value}"
 
 
+def barrier(shard: int) -> str:
+    """Return the key that is written before replicas are waited for."""
+    return f"statem:{{{shard}}}:barrier"
+
+
 def moved(shard: int) -> str:
     """Return the channel on which a shard's commits are announced."""
     return f"statem:{{{shard}}}:moved"
@@ -170,6 +183,11 @@ def runbook(digest: str) -> str:
 def worker(worker_id: str) -> str:
     """Return the key of a worker's self-description."""
     return f"statem:worker:{worker_id}"
+
+
+def leader(duty: str) -> str:
+    """Return the key of who does a duty for all."""
+    return f"statem:leader:{duty}"
 
 
 def token(token_id: str) -> str:

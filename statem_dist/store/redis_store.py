@@ -7,17 +7,20 @@ as long as the caller has patience; redis-py's own retries, which repeat anythin
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from hashlib import sha1
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from statem_dist.durability import EVERYSEC, Durability
 from statem_dist.errors import StoredDataUnreadable, Unavailable
 from statem_dist.protocol.events import Event
 from statem_dist.protocol.model import Run
 from statem_dist.store import keys
-from statem_dist.store.base import Change, FeedEntry, Mark, Overdue, Push, Snapshot
+from statem_dist.store.base import Change, FeedEntry, Identity, Leftovers, Mark, Overdue, Push, Snapshot
 from statem_dist.store.client import Argument, Client, Refused, Unreachable
 from statem_dist.store.codec import (
     Receipt,
@@ -31,21 +34,10 @@ from statem_dist.store.codec import (
     encode_run,
     encode_runbook,
 )
+from statem_dist.store.faults import error_of, fault_of
 
 LOG_SECONDS = 7 * 24 * 3600
 """How long the longer output of a check is kept."""
-
-FAULTS = {
-    "OOM": "Redis is out of memory (maxmemory): give it more, or use another one for new runs. Nothing was written.",
-    "MISCONF": "Redis cannot persist to disk and refuses writes: free its disk. Nothing was written.",
-    "READONLY": "This Redis is a read-only replica: point STATEM_REDIS_URL to the primary.",
-}
-"""Error replies that are the server's trouble and not ours, and what to do about each."""
-
-PASSING = frozenset({"LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN"})
-"""Error replies that pass by themselves."""
-
-UNREACHABLE_HINT = "Check that Redis runs and that STATEM_REDIS_URL is right."
 
 RECEIPT_SECONDS = 24 * 3600
 """How long a repeated request is known for what it is."""
@@ -88,6 +80,8 @@ LOAD = Script("load")
 RENEW = Script("renew")
 REMIND = Script("remind")
 FORGET = Script("forget")
+REMOVE = Script("remove")
+RELEASE = Script("release")
 
 
 class RedisStore:
@@ -96,12 +90,21 @@ class RedisStore:
     Args:
         client: how the server is spoken to.
         patience_seconds: how long an unreachable server is tried again before ``Unavailable`` is raised.
+        durability: how safe a commit is to be before ``confirm`` says so.
         bears_faults: whether a server that refuses for want of memory or disk is borne with as long, too: for
             whoever holds results that nobody else has.
     """
 
-    def __init__(self, client: Client, *, patience_seconds: float, bears_faults: bool = False) -> None:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        patience_seconds: float,
+        durability: Durability = EVERYSEC,
+        bears_faults: bool = False,
+    ) -> None:
         self.client = client
+        self.durability = durability
         self._bears_faults = bears_faults
         self._patience_seconds = patience_seconds
         self._clock_offset_ms: int | None = None
@@ -116,6 +119,26 @@ class RedisStore:
             self._synchronise(int(seconds) * 1000 + int(microseconds) // 1000)
         assert self._clock_offset_ms is not None
         return _monotonic_ms() + self._clock_offset_ms
+
+    def knows(self, command: str) -> bool:
+        """Return whether the server has a command."""
+        return self.call("COMMAND", "INFO", command) not in ([None], [], None)
+
+    def identity(self) -> Identity:
+        """Return which store this is. See ``Store.identity``."""
+        mine = f"{os.urandom(8).hex()} {self.clock()}"
+        _, kept = self.call_many([("SET", keys.STORE, mine, "NX"), ("GET", keys.STORE)])
+        name, _, since = bytes(kept).decode().partition(" ")
+        return Identity(name, int(since))
+
+    def count_loss(self, what: str) -> None:
+        """Count what the store was found to have lost, by a word for it."""
+        self.call("HINCRBY", keys.LOSSES, what, 1)
+
+    def losses(self) -> dict[str, int]:
+        """Return how often the store was found to have lost what, since it was first used."""
+        flat = self.call("HGETALL", keys.LOSSES)
+        return {bytes(flat[at]).decode(): int(flat[at + 1]) for at in range(0, len(flat), 2)}
 
     def load(self, run_id: str) -> Snapshot | None:
         """Return the run, or None when there is none of that id; one round trip."""
@@ -186,6 +209,7 @@ class RedisStore:
             FEED_LENGTH,
             encode_receipt(change.receipt) if change.receipt else "",
             RECEIPT_SECONDS,
+            change.follows,
             *(encode_event(event) for event in change.events),
         ]
         for token in taken:
@@ -193,6 +217,23 @@ class RedisStore:
         arguments += [*ended, *(push.message for push in change.pushes)]
         done, version = self.run_script(COMMIT, key_list, arguments)
         return None if done else int(version)
+
+    def confirm(self, run_id: str) -> bool:
+        """Wait until replicas have all that was written of a run so far, by whomever. See ``Store.confirm``.
+
+        What is waited for is a write of its own: replicas have it after all that was written before it, and a commit
+        that is known already, or was made by somebody else, is none of this connection's.
+        """
+        wanted = self.durability
+        if not wanted.replicas:
+            return True
+        wait: tuple[str | int, ...] = ("WAIT", wanted.replicas, wanted.wait_ms)
+        if wanted.fsynced:
+            wait = ("WAITAOF", 1, wanted.replicas, wanted.wait_ms)
+        _, found = self.call_many([("SET", keys.barrier(keys.shard_of(run_id)), ""), wait])
+        if wanted.fsynced:
+            return bool(found[0] >= 1 and found[1] >= wanted.replicas)
+        return bool(found >= wanted.replicas)
 
     def renew(self, run_id: str, token: int, lease_ms: int) -> bool:
         """Prolong a lease; False when it has run out or ended."""
@@ -302,6 +343,12 @@ class RedisStore:
         arguments += [push.message for push in pushes]
         return bool(self.run_script(REMIND, key_list, arguments))
 
+    def reminder(self, run_id: str) -> Overdue:
+        """Return the reminder of a run, whether it is due or not; one that is missing is made."""
+        due = keys.due(keys.shard_of(run_id))
+        _, score = self.call_many([["ZADD", due, "NX", self.clock(), run_id], ["ZSCORE", due, run_id]])
+        return Overdue(run_id=run_id, score=f"{float(score):.0f}")
+
     def postpone(self, run_id: str, again_ms: int) -> None:
         """Move a reminder, whatever its run is by now. See ``Store.postpone``."""
         self.call("ZADD", keys.due(keys.shard_of(run_id)), "XX", self.clock() + again_ms, run_id)
@@ -309,6 +356,44 @@ class RedisStore:
     def forget(self, run_id: str) -> None:
         """Remove a reminder if there is no such run any more."""
         self.run_script(FORGET, [keys.run(run_id), keys.due(keys.shard_of(run_id))], [run_id])
+
+    # --- removing ------------------------------------------------------------------------------------------
+
+    def remove(self, run: Run, leftovers: Leftovers) -> bool:
+        """Remove a run that has ended, with everything that is kept of it. See ``Store.remove``."""
+        assert run.ended, "only what has ended is removed"
+        shard = keys.shard_of(run.id)
+        labels = [keys.label(shard, key, value) for key, value in run.labels.items()]
+        key_list = [
+            keys.run(run.id),
+            keys.events(run.id),
+            keys.status(shard, run.status),
+            keys.due(shard),
+            keys.runs(shard),
+            *labels,
+            *(keys.dynamic(run.id, entry) for entry in leftovers.entries),
+            *(keys.log(run.id, transition, check) for transition, check in leftovers.logs),
+            *(keys.receipt(run.id, request) for request in leftovers.requests),
+        ]
+        return bool(self.run_script(REMOVE, key_list, [run.id, run.version, len(labels)]))
+
+    def release_pointers(self) -> None:
+        """Let go of scopes that point to a run which is not there any more.
+
+        On a Redis Cluster they stay: their key lies elsewhere, and a command that follows one finds no run.
+        """
+        cursor = "0"
+        while True:
+            found, flat = self.call("HSCAN", keys.ACTIVE, cursor, "COUNT", 500)
+            run_keys = [keys.run(bytes(run_id).decode()) for run_id in flat[1::2]]
+            there = self.call_many(("EXISTS", run_key) for run_key in run_keys)
+            for scope, run_id, run_key, exists in zip(flat[::2], flat[1::2], run_keys, there, strict=True):
+                if not exists:
+                    with suppress(Unavailable):
+                        self.run_script(RELEASE, [keys.ACTIVE, run_key], [scope, run_id])
+            cursor = bytes(found).decode()
+            if cursor == "0":
+                return
 
     # --- runbooks, pointers, logs ---------------------------------------------------------------------------
 
@@ -385,9 +470,8 @@ class RedisStore:
 
     def _waits_for(self, error: Unreachable | Refused) -> bool:
         """Return whether an error may pass by itself while the caller has patience."""
-        if isinstance(error, Unreachable) or error.code in PASSING:
-            return True
-        return error.code in FAULTS and self._bears_faults
+        fault = fault_of(error)
+        return isinstance(error, Unreachable) or (fault is not None and (fault.passes or self._bears_faults))
 
     def _patiently(self, ask: Callable[[], Answer]) -> Answer:
         deadline = time.monotonic() + self._patience_seconds
@@ -398,16 +482,12 @@ class RedisStore:
             except (Unreachable, Refused) as error:
                 worth_waiting = self._waits_for(error)
                 if not worth_waiting or time.monotonic() + pause >= deadline:
-                    raise unavailable(error) from error
+                    raise error_of(error) from error
+                if (fault := fault_of(error)) is not None and fault.elsewhere:
+                    # Behind the same name there may be another server by now.
+                    self.client.close()
             time.sleep(pause)
             pause = min(2 * pause, PAUSE_SECONDS_MAX)
-
-
-def unavailable(error: Unreachable | Refused) -> Unavailable:
-    """Return the error for a state store that cannot be used right now, with what to do about it."""
-    text = str(error).rstrip(".")
-    hint = FAULTS.get(error.code, UNREACHABLE_HINT) if isinstance(error, Refused) else UNREACHABLE_HINT
-    return Unavailable(f"The state store cannot be used: {text}.", hint=hint)
 
 
 def _monotonic_ms() -> int:
@@ -429,7 +509,13 @@ def _snapshot(now: int, flat: Any) -> Snapshot | None:
     leases = {
         int(name.removeprefix(b"lease:")): int(expiry) for name, expiry in fields.items() if name.startswith(b"lease:")
     }
-    return Snapshot(run=decode_run(fields[b"doc"]), now=now, leases=leases, hints=int(fields.get(b"hints", 0)))
+    return Snapshot(
+        run=decode_run(fields[b"doc"]),
+        now=now,
+        leases=leases,
+        hints=int(fields.get(b"hints", 0)),
+        operations=fields.get(b"ops", b"").decode(),
+    )
 
 
 def _index(shard: int, status: str | None, label: tuple[str, str] | None) -> str:

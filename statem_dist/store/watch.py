@@ -28,7 +28,8 @@ class Watch:
     def wait(self, after: int, timeout: float) -> bool:
         """Block until a version above ``after`` was announced, somebody woke everybody, or time is up.
 
-        Returns False in the last case.
+        Returns False in the last case. What was announced is reported once: a store that has lost writes may stay
+        behind it, and whoever waits for that run would not wait at all.
 
         Args:
             after: the version that the caller has read.
@@ -36,7 +37,9 @@ class Watch:
         """
         with self._condition:
             wakes = self._wakes
-            return self._condition.wait_for(lambda: self._announced > after or self._wakes != wakes, timeout)
+            heard = self._condition.wait_for(lambda: self._announced > after or self._wakes != wakes, timeout)
+            self._announced = 0
+            return heard
 
     def announce(self, version: int) -> None:
         """Tell that the run has this version now."""

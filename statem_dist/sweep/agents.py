@@ -15,6 +15,7 @@ variable                    file
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,11 +23,13 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from statem_dist.checks.command import CANNOT_EXECUTE
 from statem_dist.checks.confinement import Rules, Unconfinable, begun
-from statem_dist.checks.output import text_of
+from statem_dist.checks.output import shown_text
 from statem_dist.checks.process import Finished, Supervisor
+from statem_dist.checks.redaction import secrets_of
 from statem_dist.files import read_at_most, write_anew
 from statem_dist.sweep.model import Agent, Reason, Usage
 from statem_dist.sweep.workspaces import discard
@@ -156,7 +159,8 @@ def call(
         limits=invocation.limits,
         wrapper=invocation.wrapper,
     )
-    return finished if invocation.wrapper is None else begun(finished, rules)
+    ended = finished if invocation.wrapper is None else begun(finished, rules)
+    return replace(ended, secrets=secrets_of(environ, os.environ))
 
 
 def judge(finished: Finished, where: str, timeout: float) -> Verdict | None:
@@ -175,7 +179,7 @@ def judge(finished: Finished, where: str, timeout: float) -> Verdict | None:
     if finished.failure is not None:
         return Verdict("agent_not_started", f"the agent command could not be run: {finished.text}")
     if finished.exit_code in CANNOT_EXECUTE:
-        said = text_of(finished).strip().rpartition("\n")[2]
+        said = shown_text(finished).strip().rpartition("\n")[2]
         why = f"the agent command could not be started (exit {finished.exit_code}): {said}"
         return Verdict("agent_not_started", f"{why} {BESIDE_HINT}")
     return None

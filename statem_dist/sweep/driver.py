@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from statem_dist.checks.output import text_of
+from statem_dist.checks.output import shown_text
 from statem_dist.checks.process import Finished
 from statem_dist.deadline import Deadline
 from statem_dist.engine import Engine, StartRequest
@@ -400,7 +400,7 @@ class Journey:
         Raises:
             GivenUp: it was ended because the attempt is to be driven no further here.
         """
-        self.desk.keep_output(self.attempt.calls, text_of(finished))
+        self.desk.keep_output(self.attempt.calls, shown_text(finished))
         self.attempt = replace(self.attempt, usage=agents.added(self.attempt.usage, self.desk.usage()))
         if finished.cancelled is not None or (finished.timed_out and timeout < agent.timeout):
             if verdict := self.check_time():

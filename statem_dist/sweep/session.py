@@ -116,7 +116,9 @@ def open_store(settings: Settings, at_end: ExitStack) -> str:
     """
     if settings.redis_url is not None:
         return settings.redis_url
-    endpoint = server.ensure(settings.state_dir, idle_stop_seconds=settings.idle_stop_seconds)
+    endpoint = server.ensure(
+        settings.state_dir, idle_stop_seconds=settings.idle_stop_seconds, appendfsync=settings.durability.appendfsync
+    )
     if endpoint.started:
         at_end.callback(_stop_unless_kept, settings.state_dir)
     return endpoint.redis_url

@@ -326,6 +326,31 @@ def test_a_run_that_follows_an_edited_runbook_is_told_so(site: Site) -> None:
     assert re.search(r"'a', which is gone; it is on 'other' now", moved.stderr)
 
 
+def test_an_edited_runbook_changes_nothing_until_the_run_is_bound_to_it(site: Site) -> None:
+    """``goto`` goes by the runbook that the run has begun with, whatever stands in the file by now; during a transition
+    binding is refused; afterwards ``start`` binds, and the history tells so."""
+    check = "echo old >> ran; until [ -e go ]; do sleep 0.05; done"
+    old = f"nodes: {{a: {{before_transfer: [{{run: '{check}'}}], next: b}}, b: The end.}}"
+    new = old.replace("echo old", "echo new")
+    before = site.start(old)
+    site.write("r.yaml", new)
+    waiting = site.begin("goto", "b", "--run-id", "r", "--json")
+    eventually(lambda: site.lines("ran"), "the check is begun")
+    refused = site.json("start", "r.yaml", "--run-id", "r", expect=5)
+    assert refused["code"] == "transition_in_flight"
+    site.json("cancel", "--run-id", "r")
+    waiting.wait()
+    site.write("go")
+    assert site.json("cur", "--run-id", "r")["spec_hash"] == before["spec_hash"]
+    assert site.lines("ran") == ["old"]
+    bound = site.json("start", "r.yaml", "--run-id", "r")
+    assert bound["spec_hash"] != before["spec_hash"]
+    site.json("goto", "b", "--run-id", "r")
+    assert site.lines("ran") == ["old", "new"]
+    told = [entry["event"] for entry in site.json("history", "--run-id", "r")["history"]]
+    assert told == ["start", "in_hook", "goto_cancelled", "rebind", "resume", "in_hook", "goto"]
+
+
 def test_warnings_of_an_invalid_runbook_are_shown(site: Site) -> None:
     """The misspelt keyword beside an error is often its cause; in JSON both stand in the details."""
     path = str(site.write("bad.yaml", "nodes: {a: {promt: x, next: nowhere}}"))
@@ -427,3 +452,18 @@ def test_a_command_on_a_far_worker_starts_no_instance_of_its_own(site: Site) -> 
     said = site.run("cur", "--json", STATEM_STORE_WITHHELD="1")
     assert (said.exit_code, said.data["code"]) == (8, "unavailable")
     assert not site.state_dir.exists()
+
+
+def test_a_run_is_warned_of_the_end_of_its_history_and_then_refused(site: Site) -> None:
+    """From four fifths of its events on `goto` says so on stderr; at the end it exits with 5, and says what to do."""
+    limit = {"STATEM_HISTORY_EVENTS_MAX": "10"}
+    site.start("nodes: {a: {next: b}, b: {next: a}}")
+    assert "Warning" not in site.run("goto", "b", "--run-id", "r", **limit).stderr
+    told = site.run("goto", "a", "--run-id", "r", **limit)
+    assert (told.exit_code, "from 10 on it begins nothing more" in told.stderr) == (0, True)
+    site.run("goto", "b", "--run-id", "r", **limit)
+    refused = site.json("goto", "a", "--run-id", "r", expect=5, STATEM_HISTORY_EVENTS_MAX="10")
+    assert refused["code"] == "history_full"
+    assert "STATEM_HISTORY_EVENTS_MAX" in refused["hint"]
+    assert site.json("cur", "--run-id", "r")["current"] == "b"
+    assert site.json("goto", "a", "--run-id", "r")["outcome"] == "committed"

@@ -59,8 +59,8 @@ def outcome_of(run: str, folder: Path, supervisor: Supervisor | None = None, **g
 
 def test_a_command_runs_in_the_container(here: StandInDocker, tmp_path: Path) -> None:
     """In the folder of the check, with the image's variables and those that are handed on, and with its own status."""
-    outcome = outcome_of('pwd; echo "$ENGINE|$TOKEN|$HOST_ONLY"; echo aside >&2; exit 5', tmp_path)
-    assert outcome.output == f"{tmp_path}\n{here.client.parent}|do not tell|\naside"
+    outcome = outcome_of('pwd; echo "$ENGINE|${#TOKEN}|$HOST_ONLY"; echo aside >&2; exit 5', tmp_path)
+    assert outcome.output == f"{tmp_path}\n{here.client.parent}|11|\naside"
     assert (outcome.reason, outcome.exit_code) == ("check_failed", 5)
     assert outcome.output_bytes == len(outcome.output) + 1
     assert outcome_of("true", tmp_path).passed

@@ -160,7 +160,7 @@ def test_a_cancellation_ends_the_pause_before_another_try(site: Site) -> None:
 
 @pytest.mark.parametrize("with_worker", [False, True], ids=["inline", "worker"])
 def test_a_hook_whose_executor_was_killed_is_not_run_again(site: Site, with_worker: bool) -> None:
-    """Nobody knows what the hook did, so the transition ends as an error that says so, and the run stays."""
+    """Nobody knows what the hook did, so the run stays, says so, and ends as an error when an operator gives it up."""
     site.start(HOOK_HANGS)
     executor = site.worker("-c", "1") if with_worker else None
     caller = site.begin("goto", "b", "--run-id", "r", "--json")
@@ -173,7 +173,9 @@ def test_a_hook_whose_executor_was_killed_is_not_run_again(site: Site, with_work
         site.worker("-c", "1")
         said = caller.wait()
         assert said.exit_code == 1
-        assert "hook_outcome_unknown" in said.data["error"]
+        assert "nobody knows what out_hook.0 did" in said.data["error"]
+    assert site.json("cur", "--run-id", "r")["status"] == "outcome_unknown"
+    site.json("recover", "r", "--abort")
     (entry,) = site.history()
     assert (entry["event"], entry["stage"]) == ("goto_error", "out_hook")
     assert [result["reason"] for result in entry["results"]] == ["hook_outcome_unknown"]
@@ -328,6 +330,27 @@ def test_a_full_disk_is_the_commands_own_failure(site: Site, tiny_disk: Path) ->
     assert "No space left on device" in result["output"]
     (tiny_disk / "big").unlink()
     assert site.json("cur", "--run-id", "r")["current"] == "a"
+
+
+def test_an_export_without_room_leaves_the_old_file(site: Site, tiny_disk: Path) -> None:
+    """What does not fit is an error that names the file and why; the file of before is whole, and nothing else is left
+    beside it. With room again the same command writes the new one."""
+    site.start("nodes: {a: {next: b}, b: The end.}")
+    file = tiny_disk / "r.run.jsonl"
+    site.json("export", "r", "--output", str(file))
+    before = file.read_bytes()
+    site.json("goto", "b", "--run-id", "r")
+    with (tiny_disk / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+        while True:
+            filler.write(bytes(4096))
+    refused = site.json("export", "r", "--output", str(file), expect=8)
+    assert "No space left on device" in refused["error"]
+    assert str(file) in refused["error"]
+    assert file.read_bytes() == before
+    assert sorted(each.name for each in tiny_disk.iterdir()) == ["filler", "r.run.jsonl"]
+    (tiny_disk / "filler").unlink()
+    site.json("export", "r", "--output", str(file))
+    assert file.read_bytes() != before
 
 
 def test_a_full_disk_under_the_state_directory_is_named(site: Site, tiny_disk: Path) -> None:

@@ -110,6 +110,19 @@ def test_a_missing_directory_is_an_error_of_the_runbook(stage: Stage) -> None:
     assert "create this folder" in result["output"]
 
 
+def test_a_directory_that_was_removed_meanwhile_is_told_from_a_missing_program(stage: Stage) -> None:
+    """It was there when the run was started: blocked as a mistake of configuration without a second try, with the path
+    and no exit status; whoever executes is none the worse for it."""
+    (stage.site.folder / "gone").mkdir()
+    stage.site.start("nodes: {a: {before_transfer: [{run: 'true', cwd: gone, retries: 3}], next: b}, b: End.}", "gone")
+    (stage.site.folder / "gone").rmdir()
+    blocked = stage.site.json("goto", "b", "--run-id", "gone", expect=2)
+    (result,) = blocked["details"]["results"]
+    assert (result["reason"], result["tries"], result.get("exit_code")) == ("config_error", 1, None)
+    assert str(stage.site.folder / "gone") in result["output"]
+    assert stage.attempt('{run: "echo fine"}', expect=0)["output"] == "fine"
+
+
 def test_a_missing_program_is_an_error_of_the_runbook(stage: Stage) -> None:
     """The check is blocked without a second try, with the shell's own words."""
     result = stage.attempt('{run: "no-such-program --now", retries: 3}', expect=2)

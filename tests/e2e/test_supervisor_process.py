@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from statem_dist.checks.process import Finished, Supervisor
-from statem_dist.checks.supervisor import HAS_PROC, environment_of
+from statem_dist.checks.supervisor import HAS_PROC, ProcessHandle, contents, environment_of, signal_if
 
 pytestmark = pytest.mark.e2e
 
@@ -64,6 +64,16 @@ def marked(word: str) -> list[int]:
                     found.append(int(name))
         except (FileNotFoundError, ProcessLookupError):
             continue
+    return found
+
+
+def zombies_of(*parents: int) -> set[int]:
+    """Return the pids of the children of these processes that have ended and were not collected."""
+    found = set()
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        state, parent = contents(f"/proc/{name}/stat").rpartition(b")")[2].split()[:2] or (b"", b"0")
+        if state == b"Z" and int(parent) in parents:
+            found.add(int(name))
     return found
 
 
@@ -198,7 +208,7 @@ def test_cancelling_ends_every_descendant(supervisor: Supervisor, tmp_path: Path
 def test_cancelling_right_after_the_start(supervisor: Supervisor) -> None:
     """Whenever a cancellation arrives, the command ends, this process lives, and nothing is left."""
     with ThreadPoolExecutor(1) as pool:
-        for number in range(100):
+        for number in range(500):
             waiting = pool.submit(run, supervisor, f"exec sleep {NAP}", None, str(number))
             while not supervisor.cancel(str(number), "at once"):
                 assert not waiting.done()
@@ -218,8 +228,9 @@ def test_cancelling_all_spares_nobody_and_harms_no_later_command(supervisor: Sup
 
 @needs_proc
 def test_many_quick_commands_leave_nothing(supervisor: Supervisor) -> None:
-    """Two hundred commands from eight threads: right results, no zombie, no descriptor left."""
+    """Two hundred commands from eight threads: right results, no zombie anywhere, no descriptor left."""
     pid = pid_of(supervisor)
+    zombies = zombies_of(os.getpid(), pid, 1)
     ours, its = len(os.listdir("/proc/self/fd")), len(os.listdir(f"/proc/{pid}/fd"))
 
     def one(number: int) -> bytes:
@@ -233,6 +244,7 @@ def test_many_quick_commands_leave_nothing(supervisor: Supervisor) -> None:
     assert len(os.listdir("/proc/self/fd")) <= ours
     with open(f"/proc/{pid}/task/{pid}/children") as file:
         assert file.read() == ""
+    assert zombies_of(os.getpid(), pid, 1) <= zombies
 
 
 def test_commands_start_with_default_signals_and_their_own_session(supervisor: Supervisor) -> None:
@@ -272,6 +284,127 @@ def test_a_killed_supervisor_is_reported_and_replaced(supervisor: Supervisor, tm
     assert "status -9" in finished.text
     assert marked(f"sleep\x00{NAP}") == []
     assert pid_of(supervisor) != pid
+
+
+@needs_proc
+def test_whoever_was_lost_with_the_culprit_is_run_again_alone(supervisor: Supervisor, tmp_path: Path) -> None:
+    """Of two commands one kills their supervisor, whenever it is run: the other one comes to its end all the same, and
+    the culprit is lost for good the second time, when nobody else can have been it."""
+    os.mkfifo(tmp_path / "begun")
+    innocent = f"echo >> {tmp_path}/i; [ $(wc -l < {tmp_path}/i) -gt 1 ] || exec sleep {NAP} > {tmp_path}/begun"
+    culprit = f"echo >> {tmp_path}/c; read x < {tmp_path}/begun & sleep 0.3; kill -9 $PPID; sleep {NAP}"
+
+    def begin(key: str, command: str) -> Finished:
+        return supervisor.run(key, command, cwd="/", env=ENVIRONMENT, again=True)
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.submit(begin, "i", innocent), pool.submit(begin, "c", culprit)
+        assert first.result().exit_code == 0
+        lost = second.result()
+    assert (lost.failure, lost.company) == ("supervisor_lost", 0)
+    assert [(tmp_path / name).read_text() for name in ("i", "c")] == ["\n\n", "\n\n"]
+    assert run(supervisor, "echo fine").stdout.head == b"fine\n"
+    assert marked(f"sleep\x00{NAP}") == []
+    assert supervisor._solitary == set()
+
+
+@needs_proc
+def test_what_must_not_run_twice_is_lost_with_its_company(supervisor: Supervisor) -> None:
+    """Without leave nothing is run again, and the result says how many others were lost with it."""
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(run, supervisor, f"exec sleep {NAP}", None, str(number)) for number in range(2)]
+        eventually(lambda: len(marked(f"sleep\x00{NAP}")) == 2)
+        os.kill(pid_of(supervisor), signal.SIGKILL)
+        lost = [each.result() for each in waiting]
+    assert [(each.failure, each.company) for each in lost] == [("supervisor_lost", 1)] * 2
+
+
+@needs_proc
+@pytest.mark.parametrize("whom", ["i", None], ids=["it", "all"])
+def test_a_command_that_is_run_again_can_be_cancelled(supervisor: Supervisor, tmp_path: Path, whom: str | None) -> None:
+    """A cancellation reaches it under its own supervisor, too."""
+    with ThreadPoolExecutor(2) as pool:
+        text = f"echo >> {tmp_path}/i; exec sleep {NAP}"
+        waiting = pool.submit(supervisor.run, "i", text, cwd="/", env=ENVIRONMENT, again=True)
+        other = pool.submit(run, supervisor, f"exec sleep {NAP}", None, "other")
+        eventually(lambda: len(marked(f"sleep\x00{NAP}")) == 2)
+        os.kill(pid_of(supervisor), signal.SIGKILL)
+        assert other.result().failure == "supervisor_lost"
+        eventually(lambda: (tmp_path / "i").read_text() == "\n\n")
+        assert supervisor.cancel_all("enough") if whom is None else supervisor.cancel(whom, "enough")
+        assert waiting.result().cancelled == "enough"
+    assert marked(f"sleep\x00{NAP}") == []
+
+
+@pytest.mark.slow
+@needs_proc
+def test_an_end_that_races_with_its_timeout_is_one_of_both(supervisor: Supervisor) -> None:
+    """Three hundred commands that take about as long as they may: each has ended by itself, with what it wrote, or was
+    ended, and nothing of it is left."""
+
+    def one(number: int) -> bool:
+        command = f"setsid sleep {NAP} & sleep 0.05; echo through"
+        finished = run(supervisor, command, timeout=0.04 + (number % 30) / 400, key=str(number))
+        if finished.timed_out:
+            # It may have had the time to end all the same, or to say so, before the signal came.
+            assert (finished.signal, finished.exit_code) in ((signal.SIGTERM, None), (None, 0))
+        else:
+            assert (finished.exit_code, finished.signal) == (0, None)
+            assert finished.stdout.head == b"through\n"
+        assert (finished.failure, finished.cancelled) == (None, None)
+        return finished.timed_out
+
+    with ThreadPoolExecutor(8) as pool:
+        ends = list(pool.map(one, range(300)))
+    assert set(ends) == {True, False}
+    assert marked(f"sleep\x00{NAP}") == []
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="this system has no pidfds")
+def test_a_late_signal_reaches_nobody_else() -> None:
+    """A process that has ended and was collected gets none, and neither does one that is not meant any more; one that
+    is meant does. No test can have a pid used again at will: that it is not looked at is what the second one shows."""
+    gone = subprocess.Popen(["sleep", NAP])
+    handle = ProcessHandle(gone.pid)
+    assert handle.descriptor is not None
+    gone.kill()
+    gone.wait()
+    handle.pid = os.getpid()
+    handle.send(signal.SIGKILL)
+    handle.close()
+    other = subprocess.Popen(["sleep", NAP])
+    asked: list[int] = []
+
+    def is_meant(pid: int) -> bool:
+        asked.append(pid)
+        return len(asked) > 1
+
+    signal_if(other.pid, signal.SIGKILL, is_meant)
+    assert other.poll() is None
+    signal_if(other.pid, signal.SIGKILL, is_meant)
+    assert other.wait() == -signal.SIGKILL
+    assert asked == [other.pid] * 2
+
+
+@needs_proc
+@pytest.mark.parametrize("cancelled", [False, True], ids=["timeout", "cancellation"])
+def test_a_supervisor_that_hangs_holds_nobody_up(tmp_path: Path, cancelled: bool) -> None:
+    """One that looks at no timer and answers nobody is killed with all that it started, and replaced: no command is
+    without an end because of it."""
+    os.mkfifo(tmp_path / "ready")
+    with Supervisor(kill_grace_seconds=0.1, silence_seconds=1.0) as supervisor, ThreadPoolExecutor() as pool:
+        pid = pid_of(supervisor)
+        command = f"setsid sleep {NAP} & echo > {tmp_path}/ready; sleep {NAP}"
+        waiting = pool.submit(run, supervisor, command, None if cancelled else 3.0)
+        (tmp_path / "ready").read_text()
+        os.kill(pid, signal.SIGSTOP)
+        if cancelled:
+            supervisor.cancel("k", "lease lost")
+        finished = waiting.result(PATIENCE_SECONDS)
+        assert finished.failure == "supervisor_lost"
+        assert "had not answered" in finished.text
+        assert marked(f"sleep\x00{NAP}") == []
+        assert pid_of(supervisor) != pid
 
 
 def test_a_supervisor_killed_while_idle_is_replaced(supervisor: Supervisor) -> None:

@@ -257,6 +257,25 @@ def test_who_is_served_first(sweeps: Sweeps) -> None:
     assert served[9:] == ["late"] * 3
 
 
+def test_a_sweep_keeps_no_person_waiting(apart: Sweeps) -> None:
+    """While hundreds of trials wait for two slots that are busy, a check of somebody's run is executed at once, and a
+    decision moves it: each has queues and slots of its own."""
+    site = apart.site
+    apart.worker(2)
+    site.worker("-c", "1")
+    sweep_id = apart.submit("crowd", f"{WAITS.format(name='crowd')}; touch out", trials=300)
+    eventually(
+        lambda: apart.sweep(sweep_id).counts["running"] == 2, "both slots are busy", lambda: apart.told(sweep_id)
+    )
+    site.start("nodes: {a: {before_transfer: [{run: 'true'}, Good?], next: b}, b: The end.}")
+    site.json("goto", "b", "--run-id", "r", "--on-manual", "wait", expect=7)
+    assert site.json("approve", "r")["current"] == "b"
+    sweep = apart.sweep(sweep_id)
+    assert (sweep.counts["running"], sweep.ended) == (2, 0)
+    site.json("sweep", "cancel", sweep_id)
+    site.write("crowd.gate")
+
+
 def test_a_straggler_keeps_nothing_waiting(sweeps: Sweeps) -> None:
     """While one trial hangs, its slot-mates end one after another."""
     agent = f'[ "$STATEM_TRIAL" != 1 ] || {{ {WAITS.format(name="straggler")}; }}; touch out'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from collections import Counter
 from typing import Any
@@ -10,8 +11,15 @@ from typing import Any
 import pytest
 
 from statem_dist.dispatch import task_message
+from statem_dist.engine import StartRequest
+from statem_dist.history import history
+from statem_dist.protocol.model import Actor, Place
 from statem_dist.protocol.progress import Batch
+from statem_dist.runbook import parse
+from statem_dist.store.client import Client, client_for
 from tests.support.programs import HAS_PROC, Program, Site, eventually
+from tests.support.servers import tcp_server
+from tests.support.service import library
 
 pytestmark = pytest.mark.e2e
 
@@ -40,6 +48,32 @@ def submit(site: Site, count: int) -> list[str]:
     site.many(*(["start", path, "--run-id", run_id] for run_id in runs))
     site.many(*(["goto", "b", "--run-id", run_id, "--no-wait"] for run_id in runs))
     return runs
+
+
+def submit_many(site: Site, command: str, count: int, first: int = 0) -> list[str]:
+    """Start that many runs whose one move is guarded by a command, and leave a ``goto`` of each to workers."""
+    runs = [f"r{number}" for number in range(first, first + count)]
+    text = json.dumps({"nodes": {"a": {"before_transfer": [{"run": command}], "next": "b"}, "b": "The end."}})
+    parsed = parse(text, source="runbook.json")
+    who = Actor(id="agent", role="agent")
+    place = Place(workspace=str(site.folder), spec="runbook.yaml", state_dir=str(site.state_dir))
+    with library(site) as engine:
+        runbook = engine.register(parsed, "runbook.yaml")
+        for run_id in runs:
+            engine.start(StartRequest(runbook=runbook, run_id=run_id, place=place, by=who))
+            engine.goto(run_id, "b", who, wait=False)
+    return runs
+
+
+def begin_more(site: Site, count: int) -> None:
+    """Wait until that many checks more have been begun."""
+    enough = len(site.lines("begun")) + count
+    eventually(lambda: len(site.lines("begun")) >= enough, f"{count} checks more are begun")
+
+
+def nodes(site: Site) -> Counter[str]:
+    """Return how many runs stand on each node."""
+    return Counter(run["current"] for run in site.json("runs", "--limit", "100")["runs"])
 
 
 def all_on(site: Site, node: str) -> bool:
@@ -136,11 +170,169 @@ def test_work_on_a_busy_queue_waits_without_being_begun_twice(site: Site) -> Non
     assert len(site.lines("begun")) == 3
 
 
+def test_short_checks_do_not_wait_behind_a_long_one(site: Site) -> None:
+    """Of two workers with one slot each, one is busy for as long as the test lasts: the other one executes all the
+    rest, also what the busy one has taken in advance."""
+    submit_many(site, "echo $STATEM_RUN_ID >> begun; until [ -e opened ]; do sleep 0.05; done", 1)
+    site.worker("-c", "1")
+    eventually(lambda: site.lines("begun"), "the long check is begun")
+    submit_many(site, "echo $STATEM_RUN_ID >> begun", 5, first=1)
+    eventually(lambda: site.redis("LLEN", "checks") == 3, "the busy worker holds two messages more than it can begin")
+    site.worker("-c", "1")
+    eventually(lambda: nodes(site)["b"] == 5, "the short checks are done", lambda: nodes(site))
+    assert nodes(site) == {"a": 1, "b": 5}
+    site.write("opened")
+    eventually(lambda: all_on(site, "b"), "all runs have moved")
+    assert len(site.lines("begun")) == 6
+
+
+def test_what_a_killed_worker_held_is_done_by_others(site: Site) -> None:
+    """After ``kill -9`` of a worker nobody hands its messages back: the check that it executed is executed anew, those
+    that it had only taken are executed once, and all of it long before any time limit of a broker."""
+    runs = submit(site, 4)
+    first = site.worker("-c", "1")
+    eventually(lambda: site.lines("begun"), "the first check is begun")
+    eventually(lambda: site.redis("LLEN", "checks") == 1, "it holds what it can begin, and two more")
+    first.kill()
+    site.write("opened")
+    site.worker("-c", "2")
+    eventually(lambda: all_on(site, "b"), "all runs have moved")
+    begun = Counter(line.split()[0] for line in site.lines("begun"))
+    assert sorted(begun.values()) == [1, 1, 1, 2]
+    assert [site.events(run_id) for run_id in runs] == [["goto"]] * 4
+
+
+@pytest.mark.slow
+def test_workers_that_come_and_go_lose_nothing_and_repeat_no_commit(site: Site) -> None:
+    """Fifty checks, and workers that are told to stop at odd moments, one after another, with next to no grace: each
+    run moves once, and no check is charged with having been interrupted."""
+    runs = submit_many(site, "echo begun >> begun; sleep 0.1; echo $STATEM_RUN_ID >> ended", 50)
+    moment = random.Random(2026)
+    for number in range(6):
+        worker = site.worker("-c", "2", "--grace", "0.05", "--pool", ("threads", "prefork")[number % 2])
+        begin_more(site, moment.randint(1, 6))
+        worker.terminate()
+        assert worker.wait().exit_code == 0
+    site.worker("-c", "4")
+    eventually(lambda: all_on(site, "b"), "all runs have moved", lambda: nodes(site))
+    assert set(site.lines("ended")) == set(runs)
+    with library(site) as engine:
+        for run_id in runs:
+            moves = [entry for entry in history(engine.log, engine.run(run_id)) if entry["event"].startswith("goto")]
+            assert [(each["event"], each["before_transfer"][0]["tries"]) for each in moves] == [("goto", 1)], run_id
+
+
+@pytest.mark.slow
+def test_members_of_a_parallel_step_that_end_together_all_count(site: Site) -> None:
+    """Six checks end at the same moment, on two workers: every result is kept, and whoever is last moves the run. No
+    counter can be lost, because there is none: that all are there is seen in the results themselves."""
+    member = "{run: 'echo $$ >> begun; until [ -e opened ]; do sleep 0.02; done'}"
+    site.start(f"nodes: {{a: {{before_transfer: [{{parallel: [{', '.join([member] * 6)}]}}], next: b}}, b: The end.}}")
+    for _ in range(2):
+        site.worker("-c", "3")
+    waiting = site.begin("goto", "b", "--run-id", "r", "--json")
+    eventually(lambda: len(site.lines("begun")) == 6, "all are being executed")
+    site.write("opened")
+    said = waiting.wait()
+    assert (said.exit_code, said.data["current"]) == (0, "b")
+    (entry,) = site.history()
+    assert [(result["reason"], result["tries"]) for result in entry["before_transfer"]] == [("passed", 1)] * 6
+    assert len({result["by"] for result in entry["before_transfer"]}) == 2
+    assert len(site.lines("begun")) == 6
+
+
+# --- cancelling --------------------------------------------------------------------------------------------------
+
+
+def test_a_cancellation_holds_for_workers_that_come_later(site: Site) -> None:
+    """What is cancelled while nobody works stays so: its message is taken by the worker that comes, and leads to
+    nothing; the run itself can be moved."""
+    site.environment |= NO_REMINDERS
+    submit(site, 2)
+    site.json("cancel", "--run-id", "r0", "--reason", "no use")
+    site.write("opened")
+    site.worker("-c", "1")
+    eventually(lambda: site.json("cur", "--run-id", "r1")["current"] == "b", "the other run has moved")
+    assert site.redis("LLEN", "checks") == 0
+    assert [line.split()[0] for line in site.lines("begun")] == ["r1"]
+    assert (site.events("r0"), site.json("cur", "--run-id", "r0")["current"]) == (["goto_cancelled"], "a")
+    assert site.json("goto", "b", "--run-id", "r0")["current"] == "b"
+
+
+# --- what is left behind -----------------------------------------------------------------------------------------
+
+
+def test_queues_leave_nothing_behind(site: Site) -> None:
+    """Workers that came, worked, were killed and stopped: the store has runs, and nothing of Celery's but the names of
+    its queues: no results, no reply boxes, no messages that wait for an acknowledgement, and nobody who listens."""
+    for number, end in enumerate((Program.kill, Program.terminate)):
+        worker = site.worker("-c", "2")
+        submit_many(site, "true", 10, first=10 * number)
+        eventually(lambda: all_on(site, "b"), "all runs have moved")
+        end(worker)
+        worker.wait()
+    others = {key.decode() for key in site.redis("KEYS", "*") if not key.startswith(b"statem:")}
+    bindings = {"checks", "celery.pidbox", "_deadlines", "_permanent.checks"}
+    assert {name.removeprefix("_kombu.binding").removeprefix(".") for name in others} <= bindings
+    assert site.redis("PUBSUB", "NUMPAT") == 0
+    assert site.redis("PUBSUB", "CHANNELS", "*") == []
+
+
+# --- clocks ------------------------------------------------------------------------------------------------------
+
+ANOTHER_TIME = """
+import time
+_seconds, _nanoseconds = time.time, time.time_ns
+time.time = lambda: _seconds() + SHIFT
+time.time_ns = lambda: _nanoseconds() + SHIFT * 1_000_000_000
+"""
+"""Executed by an interpreter before anything else, as ``sitecustomize``: the clock of its host is wrong."""
+
+
+def wrong_clock(site: Site, seconds: int) -> dict[str, str]:
+    """Return the environment of a program on a host whose clock is that many seconds ahead."""
+    folder = site.folder / f"clock{seconds}"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(ANOTHER_TIME.replace("SHIFT", f"({seconds})"))
+    return {"PYTHONPATH": str(folder)}
+
+
+def test_clocks_that_disagree_cost_no_claim_and_no_order(site: Site) -> None:
+    """One worker an hour ahead, one an hour behind: each keeps its claims for longer than a lease lasts, no check is
+    begun twice, no time is negative, and the history goes by the clock of the store."""
+    ahead, behind = wrong_clock(site, 3600), wrong_clock(site, -3600)
+    skewed = next(
+        each for each in json.loads(site.run("doctor", "--json", **ahead).stdout)["findings"] if each["what"] == "clock"
+    )
+    assert skewed["level"] == "warning", "a wrong clock is a wrong clock"
+    runs = submit(site, 4)
+    workers = [site.worker("-c", "2", **ahead), site.worker("-c", "2", **behind)]
+    eventually(lambda: len(site.lines("begun")) == 4, "both workers are busy")
+    assert len(executors(site)) == 2
+    began_at = int(site.redis("TIME")[0])
+    eventually(lambda: int(site.redis("TIME")[0]) > began_at + 4, "leases would have run out, were they not renewed")
+    site.write("opened")
+    eventually(lambda: all_on(site, "b"), "all runs have moved")
+    assert len(site.lines("begun")) == 4
+    ended_at = int(site.redis("TIME")[0])
+    for run_id in runs:
+        events = site.json("history", "--raw", "--run-id", run_id)["events"]
+        assert [event["number"] for event in events] == list(range(1, len(events) + 1))
+        times = [event["at"] for event in events]
+        assert times == sorted(times)
+        assert began_at - 60 < times[-1] / 1000 <= ended_at + 1
+        (entry,) = site.history(run_id)
+        assert 4000 < entry["before_transfer"][0]["duration_ms"] < 60_000
+        assert entry["ts"].endswith("+00:00")
+    assert all(worker.running for worker in workers)
+
+
 # --- queues ------------------------------------------------------------------------------------------------------
 
 
 def test_pinned_work_goes_to_its_queue_alone(site: Site) -> None:
     """A run with ``--queue gpu`` is executed by the worker that serves it, and waits while there is none."""
+    site.environment |= NO_REMINDERS
     common = site.worker("-c", "1")
     runbook = "nodes: {a: {before_transfer: [{run: 'true'}], next: b}, b: The end.}"
     site.start(runbook, "pinned", "--queue", "gpu")
@@ -253,6 +445,31 @@ def test_an_option_that_cannot_be_honoured_is_a_usage_error(site: Site, words: l
     assert "Traceback" not in said.stderr
 
 
+@pytest.mark.parametrize("pool", ["threads", "prefork", "solo"])
+def test_time_limits_hold_in_every_pool(site: Site, pool: str) -> None:
+    """A check that ignores its end is timed out all the same, after what it may take and its grace, and nothing of it
+    is left; whoever executes it."""
+    worker = site.worker("-c", "1", "--pool", pool)
+    deaf = "trap '' TERM; setsid sleep 615 & echo said; sleep 615; sleep 615"
+    site.start(f'nodes: {{a: {{before_transfer: [{{run: "{deaf}", timeout: 0.5}}], next: b}}, b: The end.}}')
+    said = site.json("goto", "b", "--run-id", "r", expect=2)
+    (result,) = said["details"]["results"]
+    assert (result["reason"], result["tries"]) == ("timed_out", 1)
+    assert result["duration_ms"] < 5_000
+    assert "said" in result["output"]
+    assert worker.running
+    if HAS_PROC:
+        eventually(lambda: not site.processes("sleep\x00615"), "its processes are gone")
+
+
+@pytest.mark.parametrize("pool", ["gevent", "eventlet", "processes"])
+def test_other_pools_are_refused(site: Site, pool: str) -> None:
+    """By name, before anything is begun, with those that there are."""
+    said = site.run("worker", "--pool", pool)
+    assert said.exit_code == 64
+    assert "threads" in said.stderr + said.stdout
+
+
 def test_processes_for_slots(site: Site) -> None:
     """With ``--pool prefork`` commands are executed by child processes, and nothing is left after SIGTERM."""
     site.start("nodes: {a: {before_transfer: [{run: 'echo $PPID'}], next: b}, b: The end.}")
@@ -264,6 +481,41 @@ def test_processes_for_slots(site: Site) -> None:
     assert worker.wait().exit_code == 0
     if HAS_PROC:
         eventually(lambda: not site.processes("statem_workers"), "no process is left", site.processes)
+
+
+# --- secrets -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not HAS_PROC, reason="processes can look at each other's environment in /proc only")
+def test_secrets_that_a_check_prints_are_kept_nowhere(site: Site) -> None:
+    """Neither one that the worker was told to hand on, nor what a check can read of the worker itself: not in the
+    result, the log, the history, or anywhere else in the store."""
+    with tcp_server("hush-store-7d1f") as url:
+        site.environment["STATEM_REDIS_URL"] = url
+        worker = site.worker("-c", "1", "--pass-env", "DEPLOY_TOKEN", DEPLOY_TOKEN="hush-deploy-33c0")
+        check = "echo plain $DEPLOY_TOKEN; tr '\\0' '\\n' < /proc/$WORKER/environ | grep REDIS"
+        check += "; seq 5000; echo $DEPLOY_TOKEN"
+        text = f"nodes:\n  a:\n    before_transfer:\n      - run: {json.dumps(check)}\n    next: b\n  b: The end.\n"
+        site.start(text, "r", "--env", f"WORKER={worker.pid}")
+        (result,) = site.json("goto", "b", "--run-id", "r")["results"]
+        assert result["output"].startswith("plain [redacted]\nSTATEM_REDIS_URL=[redacted]\n1\n")
+        assert result["output"].endswith("5000\n[redacted]")
+        store = client_for(url)
+        stored = b"".join(_stored(store, key) for key in store.call("KEYS", "*"))
+        assert b"plain [redacted]" in stored
+        assert b"hush" not in stored
+        assert "hush" not in worker.stderr + site.run("history", "--raw", "--json", "--run-id", "r").stdout
+        store.close()
+        site.close()
+
+
+def _stored(store: Client, key: bytes) -> bytes:
+    """Return what the store has under a key, whatever its type."""
+    dump = store.call("DUMP", key)
+    assert isinstance(dump, bytes)
+    read = {b"string": ("GET", key), b"stream": ("XRANGE", key, "-", "+"), b"hash": ("HGETALL", key)}
+    kind = store.call("TYPE", key)
+    return repr(store.call(*read[kind])).encode() if kind in read else dump
 
 
 # --- nonsense in the queue ---------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import msgspec
 from statem_dist.store import keys
 from statem_dist.store.client import Argument, Client, Subscription, Unreachable
 from statem_dist.store.redis_store import RedisStore
+from statem_dist.sweep.audit import verify_sweep
 from statem_dist.sweep.ledger import Claim, Ledger, Refusal
 from statem_dist.sweep.model import OUTCOMES, STATES, Attempt, Definition, Outcome, Planned, Reason, Usage
 
@@ -132,6 +133,7 @@ def flat(reply: Any) -> dict[str, str]:
 
 def audit(store: RedisStore, sweep_id: str = "s") -> None:
     """Assert that every trial is in one place, and that all that is counted is what a walk over the places finds."""
+    assert verify_sweep(store, sweep_id) == []
 
     def key(part: str) -> str:
         return keys.sweep(sweep_id, part)

@@ -5,7 +5,7 @@ The contract suite runs against it as against Redis, so that what a simulation f
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -13,7 +13,7 @@ from typing import Literal
 from statem_dist.errors import StoredDataUnreadable
 from statem_dist.protocol.events import Event
 from statem_dist.protocol.model import Claim, Run
-from statem_dist.store.base import Change, Mark, Overdue, Push, Snapshot
+from statem_dist.store.base import Change, Identity, Leftovers, Mark, Overdue, Push, Snapshot
 from statem_dist.store.codec import Receipt, StoredRunbook
 
 OPERATIONS_KEPT = 16
@@ -46,6 +46,8 @@ class MemoryStore:
         self.queues: dict[str, list[bytes]] = defaultdict(list)
         self.due: dict[str, int] = {}
         self.registered: dict[tuple[str, str], dict[str, bytes]] = {}
+        self.losses: Counter[str] = Counter()
+        self._since = now
         self._runbooks: dict[str, StoredRunbook] = {}
         self._active: dict[str, str] = {}
         self._stops: dict[tuple[str, str], bytes] = {}
@@ -57,12 +59,21 @@ class MemoryStore:
         """Return the time."""
         return self.now
 
+    def identity(self) -> Identity:
+        """Return which store this is."""
+        return Identity("memory", self._since)
+
+    def count_loss(self, what: str) -> None:
+        """Count what the store was found to have lost."""
+        self.losses[what] += 1
+
     def load(self, run_id: str) -> Snapshot | None:
         """Return the run, or None."""
         stored = self.runs.get(run_id)
         if stored is None:
             return None
-        return Snapshot(run=stored.run, now=self.now, leases=dict(stored.leases), hints=stored.hints)
+        operations = "".join(f" {operation}:{version}" for operation, version in stored.operations)
+        return Snapshot(stored.run, self.now, dict(stored.leases), stored.hints, operations)
 
     def commit(self, change: Change) -> int | None:
         """Write one decision if the run has the version that it was decided on."""
@@ -72,6 +83,8 @@ class MemoryStore:
             return None
         current = stored.run.version if stored else 0
         if current != (change.before.version if change.before else 0):
+            return current
+        if stored is not None and change.follows and stored.operations[-1][0] != change.follows:
             return current
         if stored is None:
             stored = self.runs[after.id] = StoredRun(after)
@@ -93,6 +106,10 @@ class MemoryStore:
         if change.receipt is not None:
             self._receipts[after.id, change.receipt.request] = change.receipt
         return None
+
+    def confirm(self, run_id: str) -> bool:
+        """Say that all is as safe as it gets."""
+        return True
 
     def renew(self, run_id: str, token: int, lease_ms: int) -> bool:
         """Prolong a lease that has not run out."""
@@ -126,6 +143,21 @@ class MemoryStore:
         """Remove a reminder if there is no such run any more."""
         if run_id not in self.runs:
             self.due.pop(run_id, None)
+
+    def remove(self, run: Run, leftovers: Leftovers) -> bool:
+        """Remove a run that has ended, if it is at that version."""
+        stored = self.runs.get(run.id)
+        if stored is None or stored.run.version != run.version or stored.leases:
+            return False
+        del self.runs[run.id]
+        self.due.pop(run.id, None)
+        for entry in leftovers.entries:
+            self.registered.pop((run.id, entry), None)
+        for transition, check in leftovers.logs:
+            self._logs.pop((run.id, transition, check), None)
+        for request in leftovers.requests:
+            self._receipts.pop((run.id, request), None)
+        return True
 
     def dynamic(self, run_id: str, entry_id: str) -> dict[str, bytes]:
         """Return the dynamic checks that were registered for an entry."""

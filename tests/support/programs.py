@@ -170,10 +170,12 @@ class Site:
         assert said.exit_code == expect, f"{words}: exit {said.exit_code}\n{said.stdout}\n{said.stderr}"
         return said.data
 
-    def start(self, runbook: str, run_id: str = "r", *words: str) -> dict[str, Any]:
+    def start(self, runbook: str, run_id: str = "r", *words: str, **settings: str) -> dict[str, Any]:
         """Write a runbook file, start a run of it, and return where it stands."""
         path = self.write(f"{run_id}.yaml", runbook)
-        return self.json("start", str(path), "--run-id", run_id, *words)
+        said = self.run("start", str(path), "--run-id", run_id, *words, "--json", **settings)
+        assert said.exit_code == 0, f"{said.stdout}\n{said.stderr}"
+        return said.data
 
     def history(self, run_id: str = "r") -> list[dict[str, Any]]:
         """Return the entries of a run's history that are about ``goto``."""

@@ -50,7 +50,7 @@ def random_runbook(rng: Random, digest: str, nodes_max: int = 4) -> Runbook:
             name,
             in_hook=_random_steps(rng, 2),
             before_transfer=_random_steps(rng, 3),
-            out_hook=_random_steps(rng, 2),
+            out_hook=_random_steps(rng, 2, repaired=True),
         )
         for name in names
     )
@@ -59,7 +59,7 @@ def random_runbook(rng: Random, digest: str, nodes_max: int = 4) -> Runbook:
             source,
             target,
             condition=_random_steps(rng, 2),
-            hook=_random_steps(rng, 2),
+            hook=_random_steps(rng, 2, repaired=True),
             max_attempts=rng.choice((None, None, 1, 2)),
             require_evidence=rng.choice(TIERS) if rng.randint(0, 3) == 0 else None,
         )
@@ -108,13 +108,14 @@ def random_dynamic(rng: Random) -> DynamicFacts | None:
             return None
 
 
-def _random_steps(rng: Random, steps_max: int) -> Steps:
+def _random_steps(rng: Random, steps_max: int, *, repaired: bool = False) -> Steps:
     return tuple(
-        tuple(_random_check(rng) for _ in range(rng.choice((1, 1, 1, 2, 3)))) for _ in range(rng.randint(0, steps_max))
+        tuple(_random_check(rng, repaired=repaired) for _ in range(rng.choice((1, 1, 1, 2, 3))))
+        for _ in range(rng.randint(0, steps_max))
     )
 
 
-def _random_check(rng: Random) -> Check:
+def _random_check(rng: Random, *, repaired: bool = False) -> Check:
     work = _random_work(rng)
     deciders: tuple[DecidedBy, ...] = ("anyone", "anyone", "operator")
     asks = isinstance(work, Manual | Checklist)
@@ -127,6 +128,15 @@ def _random_check(rng: Random) -> Check:
         confirm=rng.randint(0, 3) > 0,
         by=rng.choice(deciders) if asks else "anyone",
         timeout=rng.choice((None, 4.0)) if asks else None,
+        repair=_random_repair(rng) if repaired and isinstance(work, Command) else (),
+    )
+
+
+def _random_repair(rng: Random) -> tuple[Check, ...]:
+    """Return what undoes a hook: nothing, or a command or two, whose failure counts or not."""
+    return tuple(
+        Check(do=Command("undo"), on_failure=rng.choice(("block", "block", "continue")), retry=_random_retry(rng))
+        for _ in range(rng.choice((0, 1, 1, 2)))
     )
 
 
@@ -134,7 +144,7 @@ def _random_work(rng: Random) -> Work:
     works: tuple[Work, ...] = (
         Command("true"),
         Command("true"),
-        Predicate("file", exists=True),
+        Predicate("file", exists=rng.randint(0, 2) == 0),
         Message("look"),
         Manual("sure?"),
         Checklist(("one", "two")),

@@ -15,7 +15,7 @@ from statem_dist.checks.command import judge
 from statem_dist.checks.context import CheckContext, Limits
 from statem_dist.checks.evaluate import evaluate
 from statem_dist.checks.process import Captured, Finished, Supervisor
-from statem_dist.protocol.graph import Check, Command, Manual, Retry
+from statem_dist.protocol.graph import Check, Command, Manual, Retry, Shell
 from statem_dist.protocol.outcome import Outcome
 
 
@@ -58,6 +58,31 @@ def test_results_of_commands(
     assert (outcome.reason, outcome.exit_code, outcome.output) == (reason, exit_code, output)
     assert outcome.passed is (reason == "passed")
     assert outcome.log == ""
+
+
+@pytest.mark.parametrize(
+    ("run", "shell", "reason", "exit_code", "output"),
+    [
+        ("false | tee x", "sh", "passed", 0, ""),
+        ("false | tee x", "bash", "check_failed", 1, ""),
+        ("no-such-program-here | cat", "bash", "config_error", 127, None),
+        ("""printf '%s|' "$WORD" 'it''s' "$0"; [[ 1 == 1 ]]""", "bash", "passed", 0, "$(x) ;'|its|bash|"),
+        ("kill -9 $$", "bash", "signal", None, None),
+    ],
+)
+def test_a_pipe_fails_with_its_first_command_where_the_shell_is_bash(
+    tmp_path: Path,
+    supervisor: Supervisor,
+    run: str,
+    shell: Shell,
+    reason: str,
+    exit_code: int | None,
+    output: str | None,
+) -> None:
+    """Its text is bash's as it stands, with ``pipefail`` set; by ``sh`` the last command alone decides."""
+    outcome = evaluate(Check(Command(run, shell=shell)), context_in(tmp_path), supervisor)
+    assert (outcome.reason, outcome.exit_code) == (reason, exit_code)
+    assert output is None or outcome.output == output
 
 
 @pytest.mark.parametrize(("run", "exit_code"), [("no-such-program-here", 127), ("./plain.txt", 126)])

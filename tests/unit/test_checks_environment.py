@@ -24,14 +24,17 @@ CALLER = {
 }
 
 
-def variables(**changes: str | None) -> dict[str, str]:
+def variables(**changes: str | int | None) -> dict[str, str]:
     """Return the variables of a run, some of them changed."""
-    given: dict[str, str | None] = {
+    given: dict[str, str | int | None] = {
         "run_id": "owl",
         "current": "dusk",
         "purpose": "condition",
         "entry_id": "e1",
         "check_key": "owl.t1.0",
+        "fencing_token": 7,
+        "repairs": "out_hook.1",
+        "repairs_key": "owl.t1.out_hook.1",
         "spec": "/books/night.yaml",
         "state_dir": "/books/.statem",
         "agent_id": "ida",
@@ -54,6 +57,9 @@ def test_all_variables_of_a_run_are_set() -> None:
         "STATEM_AGENT_ROLE": "writer",
         "STATEM_URL": "http://host:8000",
         "STATEM_CHECK_KEY": "owl.t1.0",
+        "STATEM_FENCING_TOKEN": "7",
+        "STATEM_REPAIRS": "out_hook.1",
+        "STATEM_REPAIRS_KEY": "owl.t1.out_hook.1",
     }
     assert set(variables()) == RUN_NAMES
 

@@ -51,6 +51,7 @@ def shown(desk: Desk, waiting_reason: str = "") -> list[str]:
         (replace(shell(), on_failure="continue"), ["  - command: true  [does not block]"]),
         (Check(do=Message("look"), on_failure="continue"), ["  - message: look"]),
         (Check(do=Manual("ok?"), confirm=False), ["  - manual: ok?  [is not asked]"]),
+        (replace(shell(), repair=(shell("undo"), shell("more"))), ["  - command: true  [repair: undo; more]"]),
     ],
 )
 def test_a_check_is_shown_in_full(check: Check, lines: list[str]) -> None:
@@ -211,6 +212,18 @@ def test_a_review_that_nobody_made_says_so() -> None:
         (
             {"event": "goto_blocked", "from": "a", "to": "b", "results": [{"type": "manual", "passed": False}]},
             "goto_blocked a -> b (failed: manual)",
+        ),
+        (
+            {
+                "event": "goto",
+                "from": "a",
+                "to": "b",
+                "recovered": [
+                    {"way": "resume", "checks": ["out_hook.0"], "by": "bob", "reason": ""},
+                    {"way": "passed", "checks": ["out_hook.0"], "by": "bob", "reason": "it is there"},
+                ],
+            },
+            "goto a -> b [out_hook.0 executed again by bob] [out_hook.0 marked passed by bob: it is there]",
         ),
     ],
 )

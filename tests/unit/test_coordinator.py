@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
 
-from statem_dist.coordinator import REMIND_MS_MAX, Coordinator
+from statem_dist.coordinator import REMIND_MS_MAX, Coordinator, Terms
 from statem_dist.dispatch import NoDispatch, Owed
-from statem_dist.errors import Conflict, NotFound, StoredDataUnreadable, TransitionInFlight, Unavailable
+from statem_dist.errors import (
+    Conflict,
+    NotFound,
+    StateRegressed,
+    StoredDataUnreadable,
+    StoreReset,
+    TransitionInFlight,
+    Unavailable,
+)
 from statem_dist.protocol.commands import (
     CancelRun,
     ClaimWork,
@@ -20,6 +29,7 @@ from statem_dist.protocol.commands import (
     Goto,
     Pause,
     RecordOutcomes,
+    Recover,
     Restart,
     Save,
     Start,
@@ -276,6 +286,72 @@ def test_a_late_outcome_adds_nothing() -> None:
     assert site.reasons == {}
 
 
+# --- a store that has lost writes --------------------------------------------------------------------------------
+
+
+def test_a_claim_that_the_store_has_lost_records_nothing() -> None:
+    """Also where the run has come to the same version, transition and token again, by the same worker."""
+    site = Site(one_by_one(shell()))
+    past = deepcopy(site.store.runs)
+    site.apply(site.goto())
+    lost = site.coordinator.apply("r", ClaimWork(transition="t2", check="before_transfer.0", worker=WORKER))
+    site.store.runs = past
+    with pytest.raises(StateRegressed):
+        site.coordinator.apply("r", site.goto())
+    site.apply(site.goto())
+    again = site.claim()
+    assert (again.version, again.transition) == (lost.run.version, lost.run.transition)
+    with pytest.raises(StateRegressed) as error:
+        site.coordinator.record(lost.run, site.outcome(lost.run, PASSED), lost.operation)
+    assert (error.value.details["seen"], error.value.details["version"]) == (lost.run.version, again.version)
+    assert site.run.version == again.version
+    assert site.coordinator.record(again, site.outcome(again, PASSED)).run.node == "b"
+    assert dict(site.store.losses) == {"run": 1, "claim": 1}
+
+
+def test_what_another_process_has_written_meanwhile_is_no_loss() -> None:
+    """A version that comes after the one that was read, however far, refuses nobody."""
+    site = Site(one_by_one(shell()))
+    other = Coordinator(site.store, NamingDispatcher(), SETTINGS)
+    site.coordinator.load("r")
+    for _ in range(20):
+        other.apply("r", Pause("", AGENT))
+        other.apply("r", Unpause(AGENT))
+    site.apply(site.goto())
+    assert dict(site.store.losses) == {}
+
+
+def test_a_run_that_was_removed_and_made_anew_is_no_loss() -> None:
+    """It begins with lower versions, at another time."""
+    site = Site()
+    site.coordinator.load("r")
+    anew = Site()
+    anew.store.runs["r"].run = replace(anew.run, created_at=anew.run.created_at + 1)
+    site.store.runs = anew.store.runs
+    site.coordinator.load("r")
+    assert dict(site.store.losses) == {}
+
+
+def test_a_version_that_was_never_reached_is_told_as_a_loss() -> None:
+    """Who names a version ahead of the run has seen what the store has not."""
+    site = Site()
+    with pytest.raises(StateRegressed):
+        site.coordinator.apply("r", site.goto(), terms=Terms(if_version=site.run.version + 1))
+
+
+def test_a_run_that_is_gone_with_its_store_is_told_as_such() -> None:
+    """A process that knows which store it has worked on tells another one; else the run is unknown."""
+    site = Site()
+    with pytest.raises(NotFound) as unknown:
+        site.coordinator.load("none")
+    assert unknown.value.code == "not_found"
+    site.coordinator.recognise_store()
+    site.coordinator.store = MemoryStore(EPOCH + 60_000)
+    assert site.coordinator.recognise_store()
+    with pytest.raises(StoreReset):
+        site.coordinator.load("r")
+
+
 # --- dispatch -------------------------------------------------------------------------------------------------
 
 
@@ -432,8 +508,8 @@ def test_claims_that_were_lost_together_expire_together() -> None:
     assert site.store.runs["r"].leases == {}
 
 
-def test_a_loss_that_ends_the_transition_is_no_error_for_the_others() -> None:
-    """When the first lost claim settles everything, the second one has nothing left to lose."""
+def test_hooks_that_are_lost_together_are_unknown_together() -> None:
+    """One commit tells of both, and from then on nothing is due until somebody says how to go on."""
     check = replace(shell(), idempotent=False)
     site = Site(runbook=loop(Node("a", out_hook=((check, check),))))
     site.apply(site.goto())
@@ -441,8 +517,27 @@ def test_a_loss_that_ends_the_transition_is_no_error_for_the_others() -> None:
         assert site.run.transition is not None
         site.apply(ClaimWork(transition="t2", check=f"out_hook.{number}", worker=WORKER))
     site.reap()
-    assert site.reasons == dict.fromkeys(("out_hook.0", "out_hook.1"), "hook_outcome_unknown")
-    assert site.run.in_flight is None
+    assert site.run.transition is not None
+    assert list(site.run.transition.unknown) == ["out_hook.0", "out_hook.1"]
+    assert (site.run.status, site.messages(), site.due_in()) == ("outcome_unknown", [], None)
+
+
+def test_a_recovery_announces_what_follows() -> None:
+    """What is executed again, and the repairs of what is given up, are sent by the commit that decides it."""
+    repaired = replace(shell(), repair=(shell("undo"),))
+    site = Site(runbook=loop(Node("a", out_hook=one_by_one(repaired, shell()))))
+    site.apply(site.goto())
+    site.apply(ClaimWork(transition="t2", check="out_hook.0", worker=WORKER))
+    site.apply(RecordOutcomes("t2", 1, WORKER, (PASSED,), claim_more=False))
+    site.messages()
+    site.reap()
+    assert (site.run.status, site.due_in()) == ("outcome_unknown", None)
+    site.apply(Recover(way="resume", reason="", by=AGENT))
+    assert (site.messages(), site.due_in()) == (["t2/out_hook.1"], GRACE_MS)
+    site.apply(ClaimWork(transition="t2", check="out_hook.1", worker=WORKER))
+    site.reap()
+    site.apply(Recover(way="abort", reason="", by=AGENT))
+    assert (site.messages(), site.due_in()) == (["t2/repair.0"], GRACE_MS)
 
 
 def test_what_goes_by_a_foreign_broker_is_counted_and_repeated_more_rarely() -> None:

@@ -41,6 +41,8 @@ CLI = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 SWEEPS = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 
+FAILURES = (ROOT / "docs" / "failures.md").read_text(encoding="utf-8")
+
 OPTION = re.compile(r"(?<![\w/.-])(--[a-z][a-z-]*|-[A-Za-z])(?!\w)")
 HELP = {"--help", "-h"}
 
@@ -121,7 +123,7 @@ def names_looked_up(module: ast.AST) -> Iterator[str]:
         match node:
             case ast.Call(func=ast.Attribute(attr="get"), args=[ast.Constant(value=str(name)), *_]):
                 yield name
-            case ast.Call(func=ast.Name(id="_seconds"), args=[_, ast.Constant(value=str(name)), *_]):
+            case ast.Call(func=ast.Name(id="_seconds" | "_whole"), args=[_, ast.Constant(value=str(name)), *_]):
                 yield name
             case ast.Subscript(slice=ast.Constant(value=str(name)), ctx=ast.Load()):
                 yield name
@@ -285,7 +287,7 @@ def test_environment_variables_are_those_that_are_read() -> None:
     assert set(documented) == variables_read()
     defaults = Settings.from_environment({})
     for name, default in documented.items():
-        if name.endswith("_SECONDS"):
+        if name.endswith(("_SECONDS", "_EVENTS_MAX")):
             assert float(default) == getattr(defaults, name.removeprefix("STATEM_").lower())
     assert documented["STATEM_STATE_DIR"] == defaults.state_dir.name
 
@@ -298,6 +300,57 @@ def test_error_codes_are_those_of_the_error_tree() -> None:
 
     listed = CLI.rpartition("Codes: ")[2]
     assert set(re.findall(r"`([a-z_]+)`", listed)) - {"allowed"} == tree_of(errors.StatemError) - {"bad_request"}
+
+
+# --- failures -------------------------------------------------------------------------------------------------------
+
+FAILURE_ROWS = {"CB": 19, "SP": 10, "ST": 11, "WF": 15}
+"""How many rows each table of failures has, by what the names of its rows begin with."""
+
+REPORT = re.compile(r"\[([\w.-]+/[\w.-]+)#(\d+)\]\(https://github\.com/([\w.-]+/[\w.-]+)/issues/(\d+)\)")
+
+
+def failures() -> dict[str, list[str]]:
+    """Return the cells of the tables of failures by the name of their row."""
+    lines = [line for line in FAILURES.splitlines() if re.match(r"\| [A-Z]{2}-", line)]
+    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    assert len({row[0] for row in cells}) == len(cells), "no name is used twice"
+    return {row[0]: row[1:] for row in cells}
+
+
+def names_of_tests(path: Path) -> set[str]:
+    """Return the names of the tests of a file."""
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    module = ast.parse(path.read_text(encoding="utf-8"))
+    return {node.name for node in ast.walk(module) if isinstance(node, functions) and node.name.startswith("test_")}
+
+
+def test_every_failure_has_its_row() -> None:
+    """None is left out, and each says what went wrong, where it was reported, and what stands against it."""
+    names = [f"{part}-{number:02}" for part, count in FAILURE_ROWS.items() for number in range(1, count + 1)]
+    assert list(failures()) == names
+    for name, row in failures().items():
+        assert len(row) == 4, name
+        failure, reports, answer, tests = row
+        assert all(len(sentence) > 15 and sentence.endswith(".") for sentence in (failure, answer)), name
+        for report in reports.split("<br>"):
+            found = REPORT.fullmatch(report)
+            assert found is not None, (name, report)
+            assert found.groups()[:2] == found.groups()[2:], (name, report)
+        assert tests, name
+
+
+@pytest.mark.parametrize("name", failures())
+def test_what_stands_against_a_failure_is_tested(name: str) -> None:
+    """Every test that a row names is there, by file and function; a row names one at least."""
+    named = failures()[name][-1].split("<br>")
+    for each in named:
+        found = re.fullmatch(r"`(\w+/test_\w+\.py)::(test_\w+)`", each)
+        assert found is not None, each
+        path = ROOT / "tests" / found[1]
+        assert path.is_file(), each
+        assert found[2] in names_of_tests(path), each
+    assert len(set(named)) == len(named)
 
 
 # --- figures and links ---------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from statem_dist.cli.main import run
 from statem_dist.protocol.graph import Edge, Node, Runbook
@@ -123,6 +124,8 @@ def test_an_edge_says_what_stands_in_its_way() -> None:
     gate = one_by_one(shell())
     full = Edge("a", "b", condition=gate, hook=gate, max_attempts=2, require_evidence="verified")
     assert edge_label(full) == "1 condition, hook, max 2, needs verified"
+    repaired = Edge("a", "b", hook=one_by_one(replace(shell("x"), repair=(shell("y"),)), shell()))
+    assert edge_label(repaired) == "hook (1 with repair)"
 
 
 # --- plain data ----------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from statem_dist.dispatch import NoDispatch
 from statem_dist.errors import Conflict, Invalid, NotFound, RunbookInvalid
 from statem_dist.history import history
 from statem_dist.importing import Arrival, bring
+from statem_dist.laws import Judge
 from statem_dist.protocol.commands import Goto, Resume
 from statem_dist.protocol.decide import decide
 from statem_dist.protocol.evolve import replay
@@ -22,7 +23,6 @@ from statem_dist.protocol.model import Actor, Run
 from statem_dist.settings import Settings
 from statem_dist.statem_folders import ForeignRun
 from tests.support.builders import AGENT, EPOCH
-from tests.support.laws import Judge
 from tests.support.memory_store import MemoryStore
 from tests.support.statem_folders import ENTRY, RUNBOOK, StatemFolder
 from tests.support.statem_folders import history as foreign_history

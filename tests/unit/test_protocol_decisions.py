@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from statem_dist.decisions import decisions_of
 from statem_dist.errors import Conflict, NotAuthorised
+from statem_dist.laws import Judge
 from statem_dist.protocol.commands import Cancel, Decide, ExpireDecision, Goto, Resume, Save
 from statem_dist.protocol.events import CheckSettled, DecisionRequested, Event
 from statem_dist.protocol.graph import (
@@ -39,6 +40,7 @@ from tests.support.builders import (
 
 ALICE = Actor(id="alice", role="operator")
 BOB = Actor(id="bob", role="operator")
+ROOT = Actor(id="root", role="admin")
 REVIEWER = Actor(id="reviewer", role="reviewer")
 
 SURE = Check(do=Manual("sure?"))
@@ -62,14 +64,14 @@ def attempt(desk: Desk, confirmations: Confirmations = NOBODY, on_manual: OnManu
 
 
 def verdict(desk: Desk, *, approved: bool, check: str = FIRST, by: Actor = ALICE, comment: str = "") -> list[Event]:
-    """Decide on a check of the transition; operators are those with that role."""
+    """Decide on a check of the transition; operators are those with that role, and admins."""
     command = Decide(
         transition=desk.transition.id,
         check=check,
         approved=approved,
         comment=comment,
         by=by,
-        operator=by.role == "operator",
+        operator=by.role in ("operator", "admin"),
     )
     return desk.apply(command)
 
@@ -321,6 +323,14 @@ def test_only_an_operator_decides_what_is_an_operators() -> None:
     assert list(desk.transition.awaiting) == [FIRST]
     verdict(desk, approved=True)
     assert desk.run.node == "b"
+
+
+@pytest.mark.parametrize("by", [ALICE, ROOT], ids=["operator", "admin"])
+def test_the_decision_of_whoever_may_is_lawful(by: Actor) -> None:
+    """The judge of histories takes the word of an operator and that of an admin, who may do what an operator may."""
+    desk = waiting(RELEASE)
+    verdict(desk, approved=True, by=by)
+    Judge({desk.runbook.hash: desk.runbook}).see(desk.events)
 
 
 # --- waits that end -------------------------------------------------------------------------------------------

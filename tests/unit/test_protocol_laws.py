@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from statem_dist.errors import Conflict, NotAuthorised, StatemError
+from statem_dist.laws import Judge
 from statem_dist.protocol.commands import (
     Cancel,
     CancelRun,
@@ -20,6 +21,7 @@ from statem_dist.protocol.commands import (
     Goto,
     Pause,
     RecordOutcomes,
+    Recover,
     Restart,
     Resume,
     ReturnWork,
@@ -39,11 +41,11 @@ from statem_dist.protocol.events import (
     TransitionOpened,
 )
 from statem_dist.protocol.evolve import evolve, replay
-from statem_dist.protocol.model import Actor, Claim, Run, Transition, Worker
+from statem_dist.protocol.model import Actor, Claim, Run, Transition, WayOut, Worker
 from statem_dist.protocol.outcome import Outcome
 from statem_dist.protocol.progress import CHECKS_QUEUE, REVIEWS_QUEUE, pending, waits_for_people
+from statem_dist.store.codec import decode_event, decode_run, encode_event, encode_run
 from tests.support.builders import AGENT, EPOCH, PLACE
-from tests.support.laws import Judge
 from tests.support.random_worlds import (
     OPERATOR,
     random_confirmations,
@@ -53,6 +55,7 @@ from tests.support.random_worlds import (
     random_runbook,
 )
 
+WAYS: tuple[WayOut, ...] = ("resume", "abort", "passed", "failed")
 QUEUES = (CHECKS_QUEUE, REVIEWS_QUEUE)
 DECIDERS = (AGENT, OPERATOR, Actor(id="reviewer", role="reviewer"))
 NODES_MAX = 4
@@ -142,7 +145,7 @@ class World:
                 self._repeat_decision(command)
             case ExpireDecision():
                 assert self.apply(command) == [], "a wait expires once"
-            case ClaimWork() | Cancel() | CancelRun() | Pause() | Unpause():
+            case ClaimWork() | Recover() | Cancel() | CancelRun() | Pause() | Unpause():
                 pass
 
     def settle_honestly(self) -> None:
@@ -153,13 +156,25 @@ class World:
         if self.run.paused is not None:
             assert self.apply(Unpause(by=AGENT))
         transition = self.run.in_flight
-        steps_max = 1 + sum(1 + each.check.retry.maximum_attempts for each in transition.plan) if transition else 0
+        plan = transition.plan if transition else ()
+        repairs = [repair for each in plan for repair in each.check.repair]
+        # A check that is executed again after an unknown outcome may end so once more.
+        steps_max = 1 + sum(
+            2 + 2 * check.retry.maximum_attempts for check in [*(each.check for each in plan), *repairs]
+        )
+        resumed: set[str] = set()
         for _ in range(steps_max):
             transition = self.run.in_flight
             if transition is None:
                 return
             if waits_for_people(self.run):
-                self._answer(transition)
+                if transition.unknown:
+                    check = self.rng.choice(tuple(transition.unknown))
+                    ways = WAYS[1:] if check in resumed else WAYS
+                    resumed.add(check)
+                    assert self.apply(self._recovery(transition, self.rng.choice(ways), check))
+                else:
+                    self._answer(transition)
                 continue
             token = transition.claims[0].token if transition.claims else self._take()
             transition = self.run.in_flight
@@ -268,7 +283,9 @@ class World:
         transition = self.run.in_flight
         assert transition is not None
         claims = transition.claims
-        match self.rng.randint(0, 12):
+        match self.rng.randint(0, 13) if not transition.unknown or self.rng.randint(0, 2) else 13:
+            case 13:
+                self._recover(transition)
             case 11:
                 self._decide(transition)
             case 12:
@@ -294,7 +311,7 @@ class World:
                 try:
                     self.apply(Cancel(transition=transition.id, reason="enough", by=AGENT))
                 except StatemError:
-                    assert transition.entered
+                    assert transition.entered or transition.unwinding
                     assert self.run.version == version
             case choice if claims and choice > 5:
                 claim = self.rng.choice(claims)
@@ -302,6 +319,37 @@ class World:
                 self.apply(self._report(transition, claim, part, worker=self._worker()))
             case _:
                 self._claim(transition)
+
+    def _recover(self, transition: Transition) -> None:
+        """Recover any check in any way: it counts where the outcome is unknown, and once."""
+        known = [planned.id for planned in transition.plan]
+        check = self.rng.choice((None, *transition.unknown, *known))
+        command = self._recovery(transition, self.rng.choice(WAYS), check)
+        meant = tuple(transition.unknown) if check is None else (check,)
+        possible = bool(meant) and all(each in transition.unknown for each in meant)
+        if command.way in ("passed", "failed"):
+            possible = possible and len(meant) == 1
+        version = self.run.version
+        try:
+            events = self.apply(command)
+        except Conflict:
+            assert not possible
+            assert self.run.version == version
+            return
+        assert possible
+        assert events
+        left = self.run.in_flight.unknown if self.run.in_flight else {}
+        assert not set(meant) & set(left), "what was recovered is in question no more"
+
+    def _recovery(self, transition: Transition, way: WayOut, check: str | None) -> Recover:
+        return Recover(
+            way=way,
+            reason="looked at it",
+            by=OPERATOR,
+            transition=transition.id,
+            check=check,
+            worker=self._worker(),
+        )
 
     def _decide(self, transition: Transition) -> None:
         """Decide on any check of the plan, by anybody: it counts where it is waited for, from who may, once."""
@@ -422,7 +470,11 @@ class World:
         return f"q{self._requests}"
 
     def _fold(self, events: list[Event]) -> None:
-        self.judge.see(events)
+        for event in events:
+            self.judge.see([event])
+            assert decode_event(encode_event(event)) == event
+            assert self.judge.run is not None
+            assert decode_run(encode_run(self.judge.run)) == self.judge.run
         self.events += events
 
 
@@ -478,8 +530,10 @@ def test_a_cancelled_run_comes_to_an_end(seed: int, nodes: int, commands: int, t
         return
     node, claims = world.run.node, world.run.in_flight.claims if world.run.in_flight else ()
     world.apply(CancelRun(reason="no use", by=AGENT, terminate=terminate))
-    assert (world.run.status == "cancelled") == (terminate or not claims)
-    for claim in () if terminate else claims:
-        assert world.apply(world.report(claim))
+    repaired = world.run.in_flight is not None and world.run.in_flight.unwinding is not None
+    assert (world.run.status == "cancelled") == (terminate or not (claims or repaired))
+    if not terminate:
+        # What was being executed may end first, and then the hooks are repaired that were begun.
+        world.settle_honestly()
     assert (world.run.status, world.run.node) == ("cancelled", node)
     world.check_fold()

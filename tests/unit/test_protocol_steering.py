@@ -98,6 +98,16 @@ def executing() -> Desk:
     return desk
 
 
+def lost() -> Desk:
+    """Return a run that stands because the worker of its ``out_hook`` was lost."""
+    first, *others = BOOK.nodes
+    hooked = replace(first, before_transfer=(), out_hook=one_by_one(shell()))
+    desk = Desk(replace(BOOK, nodes=(hooked, *others)))
+    desk.goto()
+    desk.apply(ExpireClaim(transition=desk.transition.id, token=desk.claim()))
+    return desk
+
+
 def entered() -> Desk:
     """Return a run that has moved to ``b``, where its ``in_hook`` is being executed."""
     desk = executing()
@@ -132,6 +142,7 @@ STATES: dict[str, Callable[[], Desk]] = {
     "moving, nothing is being executed": lambda: _after(Desk(BOOK), Desk.goto),
     "moving, a check is being executed": executing,
     "moving, entered, its `in_hook` is being executed": entered,
+    "outcome_unknown": lost,
     "waiting": lambda: _after(Desk(BOOK), wait_for_decision),
     "paused": lambda: _after(Desk(BOOK), pause),
     "paused, a check is being executed": lambda: _after(executing(), pause),

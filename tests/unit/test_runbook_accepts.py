@@ -128,6 +128,8 @@ def test_the_name_defaults_to_the_stem_of_the_source() -> None:
         ("{prompt: Ropes are tight.}", Manual("Ropes are tight.")),
         ("{type: manual, message: Ropes}", Manual("Ropes")),
         ("{run: make}", Command("make")),
+        ("{run: make, shell: sh}", Command("make")),
+        ("{run: make | tee log, shell: bash}", Command("make | tee log", shell="bash")),
         ("{cmd: 'true'}", Command("true")),
         ("{command: true}", Command("true")),
         ("{type: command, run: 010}", Command("010")),
@@ -280,3 +282,25 @@ def test_other_files_are_read_by_the_same_rules() -> None:
         "day": "2026-01-31",
     }
     assert read_plain("", source="m.yaml") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{run: y}", (Check(Command("y")),)),
+        ("[{run: y}, {cmd: z, timeout: 2m}]", (Check(Command("y")), Check(Command("z"), timeout=120.0))),
+        ("[{run: y, on_failure: continue, retries: 1}]", None),
+        ("null", ()),
+        ("[]", ()),
+    ],
+)
+def test_a_hook_may_have_a_repair(text: str, expected: tuple[Check, ...] | None) -> None:
+    """At items of ``out_hook`` and of an edge's ``hook``, in the forms of any command."""
+    hooked = f"{{run: x, repair: {text}}}"
+    parsed = runbook(f"nodes:\n  a: {{out_hook: [{hooked}], next: [{{to: b, hook: {hooked}}}]}}\n  b:\n")
+    ((hook,),), ((edge_hook,),) = parsed.nodes[0].out_hook, parsed.edges[0].hook
+    if expected is None:
+        expected = (Check(Command("y"), on_failure="continue", retry=Retry(maximum_attempts=2)),)
+    assert hook.repair == edge_hook.repair == expected
+    shown = node_view(parsed.nodes[0])["out_hook"][0]
+    assert [each["run"] for each in shown.get("repair", [])] == [each.do.run for each in expected]  # type: ignore[union-attr]

@@ -292,6 +292,16 @@ def test_strict_advises_on_structure() -> None:
     ]
 
 
+def test_a_pipe_in_a_shell_that_fails_with_it_needs_no_advice() -> None:
+    """``shell: bash`` sets ``pipefail``; another shell is a mistake with its place."""
+    text = "nodes:\n  a: {before_transfer: [{run: make | tee log, shell: SHELL}], next: b}\n  b: B.\n"
+    assert parse(text.replace("SHELL", "bash"), source="x.yaml", strict=True).warnings == ()
+    (advice,) = parse(text.replace("SHELL", "sh"), source="x.yaml", strict=True).warnings
+    assert (advice.line, advice.column, "shell: bash" in advice.hint) == (2, 31, True)
+    with pytest.raises(RunbookInvalid, match="must be sh or bash, not 'zsh'"):
+        parse(text.replace("SHELL", "zsh"), source="x.yaml")
+
+
 def test_strict_advises_on_nodes_that_no_run_gets_away_from() -> None:
     """A circle without a way to any end is a trap, but only in a runbook that has ends."""
     trap = "nodes:\n  a: {next: [b, done]}\n  b: {next: c}\n  c: {next: b}\n  done:\n"
@@ -322,3 +332,30 @@ def test_a_name_beside_another_key_is_a_warning() -> None:
     """In a mapping of nodes the key is the name."""
     (warning,) = parse("nodes: {a: {name: b}}", source="x.yaml").warnings
     assert "'b' is ignored" in warning.message
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("nodes: {a: {in_hook: [{run: x, repair: {run: y}}]}}", "1:40: nodes.a.in_hook[0].repair: only an item of"),
+        ("nodes: {a: {before_transfer: {run: x, repair: {run: y}}}}", "only an item of out_hook or of an edge's hook"),
+        (edge("{from: sow, to: reap, condition: [{run: x, repair: {run: y}}]}"), "edges[0].condition[0].repair: only"),
+        (
+            "nodes: {a: {out_hook: [{run: x, repair: {run: y, repair: {run: z}}}]}}",
+            "out_hook[0].repair.repair: only an",
+        ),
+        (
+            "nodes: {a: {out_hook: [{path: x, repair: {run: y}}]}}",
+            "out_hook[0].repair: a predicate has nothing to undo",
+        ),
+        ("nodes: {a: {out_hook: [{run: x, repair: Undo it.}]}}", "out_hook[0].repair: a repair is a command"),
+        ("nodes: {a: {out_hook: [{run: x, repair: [{path: y}]}]}}", "out_hook[0].repair[0]: a repair is a command"),
+        ("nodes: {a: {out_hook: [{run: x, repair: [{parallel: [{run: y}]}]}]}}", "repairs run one after another"),
+        ("nodes: {a: {out_hook: [{run: x, repair: {run: y, idempotent: false}}]}}", "may be executed more than once"),
+        ("nodes: {a: {out_hook: [{run: x, repair: 7}]}}", "out_hook[0].repair: a check must be a sentence"),
+        ("nodes: {a: {out_hook: [{run: x, repair: {}}]}}", "out_hook[0].repair: message requires text"),
+    ],
+)
+def test_a_repair_stands_where_something_can_be_undone(text: str, said: str) -> None:
+    """A command of a hook before the commit has one, and it is a command that may be repeated."""
+    assert any(said in line for line in lines(text)), lines(text)

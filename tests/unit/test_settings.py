@@ -71,3 +71,30 @@ def test_a_policy_that_cannot_be_meant_is_refused(name: str, text: str, told: st
     with pytest.raises(Usage) as caught:
         Settings.from_environment({name: text})
     assert told in caught.value.message
+
+
+def test_how_long_runs_stay_comes_from_the_environment() -> None:
+    """For ever, unless days or a number are given; what cannot be meant is refused by the name of its variable."""
+    assert Settings.from_environment({}).retain_days is None
+    assert Settings.from_environment({}).retain_runs is None
+    given = {"STATEM_RETAIN_DAYS": "1.5", "STATEM_RETAIN_RUNS": "0", "STATEM_ARCHIVE_DIR": "/srv/archive"}
+    settings = Settings.from_environment(given)
+    assert (settings.retain_days, settings.retain_runs, str(settings.archive_dir)) == (1.5, 0, "/srv/archive")
+    for name, text in (
+        ("STATEM_RETAIN_DAYS", "30d"),
+        ("STATEM_RETAIN_DAYS", "-1"),
+        ("STATEM_RETAIN_DAYS", "nan"),
+        ("STATEM_RETAIN_RUNS", "-1"),
+        ("STATEM_RETAIN_RUNS", "many"),
+    ):
+        with pytest.raises(Usage, match=name):
+            Settings.from_environment({name: text})
+
+
+def test_the_bound_of_a_history_is_a_whole_number() -> None:
+    """Something else is refused by the name of its variable."""
+    assert Settings.from_environment({}).history_events_max == 100_000
+    assert Settings.from_environment({"STATEM_HISTORY_EVENTS_MAX": "2500"}).history_events_max == 2500
+    for text in ("0", "-1", "1e5", "many", "1.5"):
+        with pytest.raises(Usage, match="STATEM_HISTORY_EVENTS_MAX must be a positive whole number"):
+            Settings.from_environment({"STATEM_HISTORY_EVENTS_MAX": text})

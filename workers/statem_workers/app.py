@@ -1,8 +1,8 @@
 """The Celery application: which queues exist, and how they are consumed.
 
-Queues are consumed without broker acknowledgements. The state knows what is owed, so that a message is only a
-hint: acknowledging it would buy nothing, and costs most of a worker's throughput on Redis. What a lost message
-costs is a few seconds, until the reaper sends another.
+Queues are consumed without broker acknowledgements, but for those of RabbitMQ. The state knows what is owed, so that a
+message is only a hint: acknowledging it would buy nothing, and costs most of a worker's throughput on Redis. What a
+lost message costs is a few seconds, until the reaper sends another.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from celery import Celery
 from kombu import Queue
 
+from statem_dist.errors import Unavailable
 from statem_dist.publish import broker_unavailable
 from statem_dist.settings import Settings
+from statem_dist.store.topology import topology_of
 
 CONNECT_TIMEOUT_SECONDS = 5.0
 
@@ -24,13 +26,23 @@ def make_app(broker_url: str, queues: Sequence[str], *, events: bool = False) ->
     """Return the application for one broker.
 
     Args:
-        broker_url: kombu URL of the broker.
+        broker_url: kombu URL of the broker, or that of a Redis behind Sentinel as for the state.
         queues: names of the queues that this worker serves.
         events: whether to send Celery's own task events, which Flower shows; they cost throughput.
+
+    Raises:
+        Unavailable: a Redis Cluster, or a URL that cannot be understood.
     """
-    app = Celery("statem", broker=broker_url, set_as_current=False, include=["statem_workers.tasks"])
+    topology = topology_of(broker_url)
+    if topology is not None and not topology.service:
+        raise Unavailable(
+            "A Redis Cluster cannot be Celery's broker.",
+            hint="Set STATEM_BROKER_URL to a Redis that is no cluster, or to RabbitMQ.",
+        )
+    url = broker_url if topology is None else topology.broker_url
+    app = Celery("statem", broker=url, set_as_current=False, include=["statem_workers.tasks"])
     app.conf.update(
-        task_queues=[Queue(name, routing_key=name, no_ack=True) for name in queues],
+        task_queues=[Queue(name, routing_key=name, no_ack=not acknowledges(url)) for name in queues],
         task_default_queue=queues[0],
         task_create_missing_queues=False,
         task_ignore_result=True,
@@ -48,13 +60,22 @@ def make_app(broker_url: str, queues: Sequence[str], *, events: bool = False) ->
         worker_pool_restarts=False,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
+        # A broker that is a replica for now, or cannot write its files, refuses to give messages away. That is no end.
+        broker_channel_error_retry=True,
         broker_transport_options={
             "socket_connect_timeout": CONNECT_TIMEOUT_SECONDS,
             "socket_keepalive": True,
             "health_check_interval": 10,
+            **(topology.broker_options if topology else {}),
         },
     )
     return app
+
+
+def acknowledges(broker_url: str) -> bool:
+    """Return whether queues of a broker are consumed with acknowledgements: those of RabbitMQ, which without them would
+    send a worker everything at once. A message is acknowledged when its work is begun, and is a hint there as well."""
+    return broker_url.partition("://")[0] in ("amqp", "amqps", "pyamqp")
 
 
 def broker_url_for(redis_url: str) -> str:

@@ -38,6 +38,7 @@ class BoundedIntake(bootsteps.StartStopStep):
         super().__init__(consumer, **options)
         self._taken: list[Any] = []
         self._away = False
+        self._bounded = True
         signals.task_received.connect(self._note, weak=False)
 
     def start(self, consumer: Any) -> None:
@@ -46,6 +47,10 @@ class BoundedIntake(bootsteps.StartStopStep):
             self._away = False
             logger.info("the broker is back")
         channel = consumer.task_consumer.channel
+        self._bounded = hasattr(channel, "qos")
+        if not self._bounded:
+            # RabbitMQ bounds this itself: its queues are consumed with acknowledgements.
+            return
         within_prefetch = channel.qos.can_consume
         held_max = consumer.pool.num_processes + LOOK_AHEAD
 
@@ -63,6 +68,9 @@ class BoundedIntake(bootsteps.StartStopStep):
                 self._away = True
                 logger.warning("the broker %s is away; trying until it is back", consumer.conninfo.as_uri())
             return
+        if not self._bounded:
+            # What was taken and not begun is not acknowledged: the broker gives it to somebody else.
+            return
         # A request for one more message may wait in the server. Left there, it would be given the very message that
         # is handed back next, and nobody would ever read it.
         channel = consumer.task_consumer.channel if consumer.task_consumer else None
@@ -73,6 +81,8 @@ class BoundedIntake(bootsteps.StartStopStep):
 
     def _note(self, request: Any, **_: Any) -> None:
         """Remember a message that has just been taken. Celery does so too, and forgets it first in a shutdown."""
+        if not self._bounded:
+            return
         # Kombu knows of a consumer that it acknowledges nothing, and forgets that when the connection is lost. What
         # waits for a slot meanwhile would then be acknowledged on a channel that is gone, which ends the worker.
         request.message.ack = _nothing

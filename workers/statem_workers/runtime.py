@@ -84,7 +84,12 @@ class Runtime:
         self._url = store_url(settings)
         self._making = threading.Lock()
         self._slots: Slots | None = None
-        self.store = RedisStore(client_for(self._url), patience_seconds=PATIENCE_SECONDS, bears_faults=True)
+        self.store = RedisStore(
+            client_for(self._url),
+            patience_seconds=PATIENCE_SECONDS,
+            durability=settings.durability,
+            bears_faults=True,
+        )
         self.coordinator = Coordinator(self.store, dispatcher_for(settings, self._url), settings)
         self.supervisor = Supervisor(kill_grace_seconds=settings.kill_grace_seconds)
         self._leases = LeaseKeeper(self._impatient_store(), settings.lease_seconds, settings.kill_grace_seconds)
@@ -111,7 +116,7 @@ class Runtime:
     def _made_slots(self) -> Slots:
         settings = replace(self._settings, patience_seconds=PATIENCE_SECONDS)
         holding = Holding(Ledger(self._impatient_store()), settings.lease_seconds, settings.kill_grace_seconds)
-        own = InlineWorker(self._trial_executor, alone=False)
+        own = InlineWorker(self._trial_executor, alone=False, asks_nobody=True)
         means = Means(
             settings=settings,
             store_url=self._url,

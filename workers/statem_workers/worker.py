@@ -18,11 +18,14 @@ from statem_dist import __version__
 from statem_dist.checks.confinement import require_policy
 from statem_dist.errors import Unavailable, Usage
 from statem_dist.identity import this_process
-from statem_dist.reaper import Reaper
+from statem_dist.leadership import Leadership
+from statem_dist.reaper import DUTY, Reaper
+from statem_dist.retention import Retention
 from statem_dist.roster import ANNOUNCE_SECONDS, Roster, WorkerCard
 from statem_dist.settings import Settings
 from statem_dist.store.client import client_for
 from statem_dist.store.redis_store import RedisStore
+from statem_dist.surroundings import require_surroundings
 from statem_dist.sweep.keeper import Keeper
 from statem_dist.sweep.lingering import linger
 from statem_workers.app import broker_url_for, make_app, require_broker
@@ -35,8 +38,8 @@ POOLS = ("threads", "prefork", "solo")
 CHILD_STOP = signal.SIGUSR2
 """What a child of the prefork pool is told to stop with: its pool only waits, and would do so for ever."""
 
-BROKER_AWAY = ("consumer: Connection to broker lost", "consumer: Cannot connect to")
-"""How Celery's many lines about a broker that is away begin."""
+BROKER_AWAY = ("consumer: Connection to broker lost", "consumer: Cannot connect to", "Frequent restarts detected")
+"""How Celery's many lines about a broker that is away, or refuses, begin."""
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 
@@ -50,6 +53,7 @@ def run_worker(options: WorkerOptions, settings: Settings) -> int:
         Usage: a pool that is not supported.
         Invalid: a sandbox is demanded of this host that it cannot make.
         Unavailable: the state store or the broker cannot be reached at the start.
+        UnsafeSurroundings: runs would be lost on them.
     """
     if options.pool not in POOLS:
         raise Usage(f"The pool {options.pool!r} is not supported. Choose one of: {', '.join(POOLS)}.")
@@ -66,13 +70,16 @@ def run_worker(options: WorkerOptions, settings: Settings) -> int:
     # Celery warns root because of pickled tasks; this application accepts JSON alone.
     warnings.simplefilter("ignore", SecurityWarning)
     app = make_app(settings.broker_url or broker_url_for(store_url(settings)), options.queues, events=options.events)
-    RedisStore(client_for(store_url(settings)), patience_seconds=settings.patience_seconds).clock()
+    require_surroundings(
+        RedisStore(client_for(store_url(settings)), patience_seconds=settings.patience_seconds), settings
+    )
     require_broker(app, settings)
     app.steps["consumer"].add(BoundedIntake)
     configure(options, settings)
     presence = Presence(options, settings)
-    reaper = Reaper(runtime().coordinator)
+    reaper = Reaper(runtime().coordinator, Leadership(runtime().store, DUTY, this_process("worker")))
     keeper = Keeper(runtime().ledger, runtime().hints, Roster(runtime().store))
+    retention = Retention(runtime().store, settings)
     if options.until_done:
         linger(runtime().store)
 
@@ -82,6 +89,7 @@ def run_worker(options: WorkerOptions, settings: Settings) -> int:
         presence.start()
         reaper.start()
         keeper.start()
+        retention.start()
         logger.info("ready: queues %s, %d slots (%s)", ", ".join(options.queues), options.concurrency, options.pool)
 
     def shutting_down(**_: Any) -> None:
@@ -89,6 +97,7 @@ def run_worker(options: WorkerOptions, settings: Settings) -> int:
         presence.close()
         reaper.close()
         keeper.close()
+        retention.close()
         runtime().stop(options.grace_seconds)
         for child in _children(worker):
             with suppress(ProcessLookupError):
@@ -134,7 +143,12 @@ class Presence:
 
     def start(self) -> None:
         """Announce now, and again and again."""
-        self._roster.announce(self._card)
+        try:
+            self._roster.announce(self._card)
+            runtime().coordinator.recognise_store()
+        except Unavailable as error:
+            # It is repeated in any case, and nothing that starts after it may be kept from that.
+            logger.warning("%s", error.message)
         self._thread.start()
 
     def close(self) -> None:
@@ -149,10 +163,14 @@ class Presence:
             logger.warning("%s", error.message)
 
     def _announce(self) -> None:
-        away = False
+        away = told = False
         while not self._closed.wait(ANNOUNCE_SECONDS):
             try:
                 self._roster.announce(self._card)
+                if runtime().coordinator.recognise_store() and not told:
+                    told = True
+                    logger.error("the state store was reset: it is another one than when this worker was started")
+                    runtime().store.count_loss("everything")
             except Unavailable as error:
                 if not away:
                     logger.warning("%s", error.message)

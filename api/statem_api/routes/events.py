@@ -23,6 +23,7 @@ from statem_dist.decisions import decisions_of
 from statem_dist.errors import Invalid
 from statem_dist.eventlog import event_log
 from statem_dist.protocol.model import Run
+from statem_dist.regression import state_regressed
 
 router = APIRouter(prefix="/v1", tags=["events"])
 
@@ -48,7 +49,7 @@ _STREAMS: dict[int | str, dict[str, Any]] = {
 
 @router.get(
     "/runs/{run_id}/events",
-    responses=described(404)
+    responses=described(404, 409)
     | {
         200: {
             "description": "A page of events, or a stream of them.",
@@ -74,11 +75,16 @@ async def run_events(
     """Give the events of a run: as JSON in pages, or live with `Accept: text/event-stream`.
 
     The `id` of an event is its number, and `Last-Event-ID` goes on right after it. A heartbeat comes as a comment. The
-    stream ends with an `end` event when the run has ended; who comes back after that gets 204.
+    stream ends with an `end` event when the run has ended; who comes back after that gets 204. A stream that finds the
+    run behind its last event, because the state store has lost writes, ends with a `regressed` event, whose data is the
+    problem; who names an event that the run has not got to is refused with it (409).
     """
     run = await service.call(reached, service, caller, run_id)
+    if STREAM in accept and last_event_id is not None:
+        after = _number(last_event_id)
+    if after > run.version:
+        raise state_regressed(run_id, after, run.version)
     if STREAM in accept:
-        after = _number(last_event_id) if last_event_id is not None else after
         if last_event_id is not None and run.status in ENDED and after >= run.version:
             return Response(status_code=204)
         return streamed(service, run_frames(service, caller, run_id, after))

@@ -220,9 +220,9 @@ async def export(run_id: bodies.RunId, service: Serving, caller: Calling) -> Res
     caller.require("operator", "export runs")
 
     def write() -> bytes:
-        return b"".join(transfer.pack(service.engine.store, reached(service, caller, run_id)))
+        return b"".join(transfer.pack(service.engine.store, [reached(service, caller, run_id)]))
 
-    name = f'attachment; filename="{run_id}.jsonl"'
+    name = f'attachment; filename="{run_id}{transfer.SUFFIX}"'
     return Response(await service.call(write), 200, {"Content-Disposition": name}, transfer.MEDIA_TYPE)
 
 

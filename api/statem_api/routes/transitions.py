@@ -177,7 +177,7 @@ async def log(
 
 @router.post(
     "/transitions/{transition}/cancel",
-    responses=described(404, 409, 412, of_200=shapes.Transition),
+    responses=described(404, 409, 412, of_200=shapes.Transition, of_202=shapes.Transition),
     summary="Cancel a transition",
 )
 async def cancel(
@@ -188,7 +188,10 @@ async def cancel(
     caller: Calling,
     asked: Asked,
 ) -> Response:
-    """End a transition that is open; a running command is ended, and the run stays on its node."""
+    """End a transition that is open; a running command is ended, and the run stays on its node.
+
+    Hooks that were begun and have a repair are repaired first: then the answer is 202.
+    """
     caller.require("operator", "cancel transitions")
 
     def attempt(seen: Snapshot) -> Settled:
@@ -232,6 +235,37 @@ async def decide(
             comment=body.comment,
             by=caller.decider() if body.as_agent is None else caller.actor(body.as_agent, "agent"),
             operator=body.as_agent is None,
+            deadline=NO_WAIT,
+            terms=asked,
+            seen=seen,
+        )
+
+    return await carried_out(service, caller, run_id, asked, waiting, attempt)
+
+
+@router.post(
+    "/recover",
+    responses=described(404, 409, 412, of_200=shapes.Transition, of_202=shapes.Transition),
+    summary="Recover from an unknown outcome",
+)
+async def recover(
+    run_id: bodies.RunId, body: bodies.Recovery, service: Serving, caller: Calling, asked: Asked, waiting: Waiting
+) -> Response:
+    """Say how a transition goes on that stands because nobody knows what one of its checks did.
+
+    `resume` executes the check again, `abort` repairs what has a repair and settles the transition as an error, and
+    `passed` or `failed` is the caller's decision about what came of the check.
+    """
+    caller.require("operator", "recover runs")
+
+    def attempt(seen: Snapshot) -> Settled:
+        return service.engine.recover(
+            run_id,
+            body.way,
+            body.reason,
+            caller.decider(),
+            check=body.check,
+            transition=body.transition,
             deadline=NO_WAIT,
             terms=asked,
             seen=seen,

@@ -9,6 +9,7 @@
 --       9 channel to announce on
 --       10 number of label indices, 11 of events, 12 of leases taken, 13 of leases ended, 14 of messages
 --       15 about how many commits the feed keeps   16 receipt ('' : none)   17 its life in seconds
+--       18 operation that wrote the expected version ('' : not known)
 --       then: events; leases taken as token, ms; leases ended as token; messages
 -- TTL   the receipt's
 -- Returns {1, version} when committed, now or by the same operation before; {0, current version} otherwise.
@@ -22,6 +23,10 @@ if earlier then
   return {1, tonumber(earlier)}
 end
 if current ~= tonumber(ARGV[3]) then
+  return {0, current}
+end
+-- The same version of another future, when this store has lost writes: not what was decided on.
+if ARGV[18] ~= '' and string.match(operations, ' (%x+):%d+$') ~= ARGV[18] then
   return {0, current}
 end
 
@@ -40,7 +45,7 @@ redis.call('HDEL', KEYS[1], 'hints')
 
 local labels, events = tonumber(ARGV[10]), tonumber(ARGV[11])
 local taken, ended, messages = tonumber(ARGV[12]), tonumber(ARGV[13]), tonumber(ARGV[14])
-local at = 18
+local at = 19
 for number = 1, events do
   redis.call('XADD', KEYS[2], (current + number) .. '-0', 'e', ARGV[at])
   at = at + 1
