@@ -395,6 +395,7 @@ EXPECTED = (
     # Celery's pool ends its worker if it loses the broker while a child has just died; whoever keeps workers running
     # starts another one.
     "Unrecoverable error: StopIteration()",
+    "Unrecoverable error: WorkerLostError('Could not start worker processes')",
     # Kombu tries again by itself.
     "maybe_refresh_binding_expiry: Redis error, will retry",
 )

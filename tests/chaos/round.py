@@ -34,8 +34,8 @@ from tests.chaos.world import QUEUES, Skipped, World
 SETTLING_SECONDS = 180.0
 """How long everything may take to come to rest once the faults are over."""
 
-CELERYS_FALL = "StopIteration"
-"""How a worker ends whose pool loses a child in the moment when it loses the broker; see ``checker.EXPECTED``."""
+CELERYS_FALLS = ("StopIteration", "Could not start worker processes")
+"""How a worker ends whose pool loses a child just when it starts, or loses the broker; see ``checker.EXPECTED``."""
 
 TRIALS_PER_MINUTE = 20
 """Trials of each of two models."""
@@ -172,7 +172,7 @@ class Round:
     def _start_fallen(self, now: float) -> None:
         for how in self._world.start_fallen():
             self._note(now, how)
-            if CELERYS_FALL in how:
+            if any(fall in how for fall in CELERYS_FALLS):
                 self._faults["worker_fallen_with_its_pool"] += 1
             elif "by itself with 8:" in how:
                 # Who is started while the store or the broker is away says so with this exit code.

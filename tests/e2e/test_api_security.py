@@ -292,6 +292,7 @@ def test_a_run_of_another_team_does_not_exist(api: Api, admin: Caller) -> None:
         "/goto": {"target": "b"},
         "/dynamic": {"checks": []},
         "/rebind": {"runbook": "two"},
+        "/recover": {"way": "abort"},
         "/transitions/t1/decisions/in_hook.0": {"approved": True},
         **{rest: {} for rest in ("/save", "/cancel", "/terminate", "/pause", "/resume", "/transitions/t1/cancel")},
     }
