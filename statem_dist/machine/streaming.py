@@ -78,7 +78,7 @@ class Narrator:
     async def step_ends(self, context: Context[Any]) -> None:
         """Tell what the step has changed, and its end."""
         assert self._step is not None, "a step ends that has begun"
-        patch = make_patch(self._before, self._state(context)).patch
+        patch: Any = make_patch(self._before, self._state(context)).patch
         if patch:
             await _Emitted(StateDeltaEvent(delta=patch))
         step, self._step = self._step, None
