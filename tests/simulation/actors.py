@@ -84,6 +84,7 @@ class Director:
     def __init__(self, world: World) -> None:
         self._world = world
         self._calls: list[Call] = []
+        self._helping: list[Call] = []
         self._numbers = 0
         self._requests = 0
         self._driving = 0
@@ -154,18 +155,19 @@ class Director:
     def _help(self) -> None:
         """Do what somebody has to do so that a run comes to rest: let it go on, or take up what was left."""
         world = self._world
-        if len([call for call in self._calls if not call.over]) > 2:
+        if any(not call.over for call in self._helping):
             return
+        self._helping = []
         for run_id, case in world.laws.cases.items():
             run = case.judge.run
             if run is None or (run.in_flight is None and run.paused is None):
                 continue
             if run.paused is not None:
-                self._command(partial(Engine.unpause, run_id=run_id, by=OPERATOR))
+                self._helping.append(self._command(partial(Engine.unpause, run_id=run_id, by=OPERATOR)))
             elif run.in_flight is not None and run.in_flight.unknown:
-                self._command(self._way_out(run_id, run.in_flight))
+                self._helping.append(self._command(self._way_out(run_id, run.in_flight)))
             elif run.in_flight is not None and world.scenario.inline:
-                self._command(partial(Engine.settled_run, run_id=run_id))
+                self._helping.append(self._command(partial(Engine.settled_run, run_id=run_id)))
 
     def _weather(self) -> None:
         world, kernel = self._world, self._world.kernel
@@ -287,15 +289,21 @@ class Director:
         def ask(engine: Engine) -> Settled:
             return engine.answered(run_id, terms) or act(engine, terms)
 
+        asked: list[Call] = []
         while True:
+            # A copy may be refused that another one comes after and is accepted: only who is alone is judged for that.
+            alone = all(call.over for call in asked)
             if kernel.rng.random() < 0.1:
                 # Two copies arrive together.
-                kernel.spawn(self._people, "copy", partial(self._is_done, run_id, terms.request, self._command(ask)))
-            if self._is_done(run_id, terms.request, self._command(ask)):
+                alone = False
+                asked.append(self._command(ask))
+                kernel.spawn(self._people, "copy", partial(self._is_done, run_id, terms.request, asked[-1], alone))
+            asked.append(self._command(ask))
+            if self._is_done(run_id, terms.request, asked[-1], alone):
                 return
             kernel.sleep(kernel.rng.uniform(0.01, 3))
 
-    def _is_done(self, run_id: str, request: str, call: Call) -> bool:
+    def _is_done(self, run_id: str, request: str, call: Call, alone: bool) -> bool:
         """Wait for the answer to a request, for as long as somebody may; return whether there is one, and judge it."""
         world, kernel = self._world, self._world.kernel
         if not self._finished(call, kernel.rng.choice((2.0, 20.0, 200.0))):
@@ -304,7 +312,8 @@ class Director:
             world.laws.judge_answer(run_id, request, call.answer, call.rollbacks)
             return True
         if isinstance(call.error, REFUSALS):
-            world.laws.judge_refusal(run_id, request, call.error)
+            if alone:
+                world.laws.judge_refusal(run_id, request, call.error)
             return True
         return isinstance(call.error, Conflict) and not isinstance(call.error, StateRegressed)
 

@@ -20,10 +20,18 @@ from tests.simulation.world import World
 
 SEEDS = int(os.environ.get("SEEDS", "200"))
 
+ONCE_BROKEN = (10736, 11337, 15279)
+
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_everything_settles_within_the_law(seed: int) -> None:
     """Whatever fails: each step keeps the laws, and once nothing fails any more, everything comes to rest."""
+    World(seed).play()
+
+
+@pytest.mark.parametrize("seed", ONCE_BROKEN)
+def test_what_was_broken_once_holds(seed: int) -> None:
+    """Worlds in which a law was broken before the code, or the simulator, was corrected."""
     World(seed).play()
 
 
