@@ -19,12 +19,15 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from hashlib import sha256
+from heapq import merge
+from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from statem_dist import transfer
-from statem_dist.errors import Invalid, NotFound, StatemError, StoredDataUnreadable
+from statem_dist.errors import Invalid, NotFound, StatemError
 from statem_dist.files import write_chunks
 from statem_dist.history import events_after
 from statem_dist.protocol.events import (
@@ -38,7 +41,10 @@ from statem_dist.protocol.events import (
     TransitionOpened,
 )
 from statem_dist.protocol.model import Run
-from statem_dist.store.base import Leftovers, Snapshot, Store
+from statem_dist.store.base import Leftovers, Mark, Snapshot, Store
+
+if TYPE_CHECKING:
+    from statem_dist.store.redis_store import RedisStore
 
 SUFFIX = f"{transfer.SUFFIX}.gz"
 
@@ -61,7 +67,7 @@ TORN_SECONDS = 3600.0
 """Nobody takes as long to write a file: what is older was left by somebody who was killed."""
 
 
-class Ended(Struct, frozen=True, order=True):
+class Ended(Struct, frozen=True):
     """A run that has ended: when it did (ms; the time of its last event), and its id."""
 
     at: int
@@ -169,25 +175,38 @@ class ArchivedEvents:
         return earlier[::-1][:limit]
 
 
-def ended_runs(store: Store, *, older_than_ms: int = 0, keep: int = 0) -> Iterator[Ended]:
-    """Yield runs that have ended and may go, those that ended first first where ``keep`` is given.
+def ended_runs(store: RedisStore, *, older_than_ms: int = 0, keep: int = 0) -> Iterator[Ended]:
+    """Yield runs that have ended and may go, those that were created first first.
+
+    What is read is what may go by its age and number, and not what stays for being young or among the last.
 
     Args:
         store: where they are.
         older_than_ms: only those that ended at least as long ago, by the store's clock.
-        keep: not the so many that ended last.
+        keep: not the so many that were created last, of those that are finished or cancelled.
     """
     latest = store.clock() - older_than_ms
-    if not keep:
-        # No run ends before it is created: what is younger need not be read.
-        yield from (ended for ended in _ended(store, latest) if ended.at <= latest)
-        return
-    found = sorted(_ended(store, None))
-    yield from (ended for ended in found[: max(0, len(found) - keep)] if ended.at <= latest)
+    excess = sum(store.counts(ENDED)[status] for status in ENDED) - keep
+    oldest = merge(*(_oldest(store, status) for status in ENDED))
+    may_go = islice(oldest, max(0, excess))
+    while page := list(islice(may_go, CHUNK)):
+        for mark, found in zip(page, store.load_many([run_id for _, run_id in page]), strict=True):
+            if mark[0] > latest:
+                # No run ends before it is created, nor does any that follows.
+                return
+            # What cannot be read stays; `verify` tells of it.
+            if isinstance(found, Snapshot) and found.run.ended and found.run.updated_at <= latest:
+                yield Ended(found.run.updated_at, found.run.id)
 
 
-def take_out(store: Store, run_id: str, archive: Archive | None) -> Path | None:
+def take_out(store: Store, run_id: str, archive: Archive | None, ended_at: int | None = None) -> Path | None:
     """Remove a run that has ended from the store, after it was put into an archive, if one is given.
+
+    Args:
+        store: where it is.
+        run_id: the run.
+        archive: where it goes.
+        ended_at: when it had ended (ms) that was found to be old enough; None if its age does not matter.
 
     Returns:
         The file; None without an archive.
@@ -201,12 +220,18 @@ def take_out(store: Store, run_id: str, archive: Archive | None) -> Path | None:
         raise NotFound(f"Run not found: {run_id}", details={"run_id": run_id})
     run = snapshot.run
     require_ended(run)
+    if ended_at is not None and run.updated_at != ended_at:
+        raise _moved(run_id)
     path = None if archive is None else archive.put(store, run)
     if not store.remove(run, leftovers_of(store, run, snapshot.now)):
-        raise Invalid(
-            f"The run {run_id!r} moved while it was taken out; it stays where it is.", details={"run_id": run_id}
-        )
+        raise _moved(run_id)
     return path
+
+
+def _moved(run_id: str) -> Invalid:
+    return Invalid(
+        f"The run {run_id!r} moved while it was taken out; it stays where it is.", details={"run_id": run_id}
+    )
 
 
 def require_ended(run: Run) -> None:
@@ -253,17 +278,9 @@ def archived_runs(archive: Archive, paths: Iterable[Path]) -> Iterator[tuple[Pat
             yield path, error
 
 
-def _ended(store: Store, created_until: int | None) -> Iterator[Ended]:
-    """Yield the runs that have ended, newest first by creation; only those created up to a time, if one is given."""
-    for status in ENDED:
-        before = None if created_until is None else (created_until + 1, "")
-        while True:
-            marks = store.marks(status, CHUNK, before=before)
-            for mark, found in zip(marks, store.load_many([run_id for _, run_id in marks]), strict=True):
-                before = mark
-                if isinstance(found, Snapshot) and found.run.ended:
-                    yield Ended(found.run.updated_at, found.run.id)
-                elif isinstance(found, StoredDataUnreadable):
-                    continue
-            if len(marks) < CHUNK:
-                break
+def _oldest(store: Store, status: str) -> Iterator[Mark]:
+    """Yield where the runs of a status stand, oldest first."""
+    after = (0, "")
+    while marks := store.marks(status, CHUNK, after=after):
+        yield from marks
+        after = marks[-1]

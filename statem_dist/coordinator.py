@@ -7,7 +7,6 @@ by deciding anew on the newer state, a bounded number of times.
 from __future__ import annotations
 
 import logging
-import os
 import random
 import time
 from collections.abc import Sequence
@@ -36,7 +35,7 @@ from statem_dist.protocol.events import Event, RunCreated, RunImported
 from statem_dist.protocol.evolve import evolve
 from statem_dist.protocol.model import Run
 from statem_dist.protocol.progress import Batch, pending
-from statem_dist.regression import Knowledge, Seen, is_lost, state_regressed
+from statem_dist.regression import Knowledge, Seen, is_lost, new_operation, state_regressed
 from statem_dist.settings import Settings
 from statem_dist.store.base import Change, Identity, Overdue, Snapshot, Store
 from statem_dist.store.codec import Receipt
@@ -143,7 +142,7 @@ class Coordinator:
             Conflict: somebody else was faster in every one of the tries; nothing was written.
             StatemError: whatever the decider rejects the command with.
         """
-        operation = _operation()
+        operation = new_operation()
         for attempt in range(self.settings.conflict_attempts_max):
             if attempt:
                 time.sleep(random.uniform(0, 0.002 * 2 ** min(attempt, 6)))
@@ -178,7 +177,7 @@ class Coordinator:
         Raises:
             Conflict: there is a run of that id already.
         """
-        applied = self._commit(None, list(events), _operation(), self.store.clock())
+        applied = self._commit(None, list(events), new_operation(adoption=True), self.store.clock())
         if applied is None:
             first = events[0]
             assert isinstance(first, RunCreated | RunImported), "a run begins with its creation"
@@ -211,7 +210,7 @@ class Coordinator:
             return
         if events := _overdue_events(snapshot):
             # On a lost race nothing is written: whoever was faster has set a new reminder.
-            self._commit(snapshot.run, events, _operation(), snapshot.now, follows=snapshot.operation)
+            self._commit(snapshot.run, events, new_operation(), snapshot.now, follows=snapshot.operation)
             return
         batches = [batch for batch in pending(snapshot.run) if batch.not_before <= snapshot.now]
         again = self._again_ms(snapshot, hinted=bool(batches))
@@ -228,7 +227,11 @@ class Coordinator:
         return snapshot
 
     def _refuse_lost(self, snapshot: Snapshot, seen: Snapshot | None, command: Command, terms: Terms) -> None:
-        """Refuse what was decided on a future of the run that the store has lost."""
+        """Refuse what was decided on a lost future of the run, and what was found out for a run that is gone."""
+        another = seen is not None and seen.run.created_at != snapshot.run.created_at
+        if another and isinstance(command, RecordOutcomes | ReturnWork):
+            # One that was made anew under its id has the same transitions and tokens.
+            raise run_not_found(snapshot.run.id)
         if seen is not None and seen is not snapshot and is_lost(Seen.of(seen), snapshot):
             # What this process has just found out is said by this.
             with suppress(StateRegressed):
@@ -388,11 +391,6 @@ def _receipt(after: Run, terms: Terms) -> Receipt | None:
     if not terms.request:
         return None
     return Receipt(terms.request, terms.fingerprint, after.transition.id if after.transition else "")
-
-
-def _operation() -> str:
-    """Return a new operation id; 48 random bits are plenty among the 16 that a run remembers."""
-    return os.urandom(6).hex()
 
 
 def _overdue_events(snapshot: Snapshot) -> list[Event]:

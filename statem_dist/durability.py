@@ -3,7 +3,8 @@
 ======================  ===========================================================================================
 level                   a commit is acknowledged when
 ======================  ===========================================================================================
-``everysec``            the primary has it; its host may lose the last second with its power
+``everysec``            the primary has it; its host may lose the last second with its power, and either of them two
+                        while the disk is slow
 ``always``              it is on the disk of the primary (``appendfsync always``)
 ``replicas:N``          N replicas have it in memory
 ``replicas-fsynced:N``  it is on the disks of the primary and of N replicas (Redis 7.2 or newer, Valkey)

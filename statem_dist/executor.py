@@ -170,7 +170,7 @@ class Executor:
         key = f"{run.id}/{transition.id}/{token}"
         work = _Work(Applied(run=run, events=(), operation=applied.operation))
         with self._leases.hold(
-            run.id, token, lambda: self.supervisor.cancel(key, "lease lost"), applied.asked_at
+            run.id, token, lambda: self.supervisor.cancel(key, "lease lost"), applied.asked_at, applied.operation
         ) as held:
             try:
                 for check_id in claim.checks:

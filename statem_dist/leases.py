@@ -38,9 +38,12 @@ class Held:
     earlier than that.
     """
 
-    def __init__(self, run_id: str, token: int, on_lost: Callable[[], object], asked_at: float) -> None:
+    def __init__(
+        self, run_id: str, token: int, on_lost: Callable[[], object], asked_at: float, operation: str = ""
+    ) -> None:
         self.run_id = run_id
         self.token = token
+        self.operation = operation
         self.on_lost = on_lost
         self.asked_at = asked_at
         self.lost = False
@@ -68,7 +71,12 @@ class LeaseKeeper:
 
     @contextmanager
     def hold(
-        self, run_id: str, token: int, on_lost: Callable[[], object], asked_at: float | None = None
+        self,
+        run_id: str,
+        token: int,
+        on_lost: Callable[[], object],
+        asked_at: float | None = None,
+        operation: str = "",
     ) -> Iterator[Held]:
         """Keep a lease for the length of a ``with`` block.
 
@@ -78,9 +86,10 @@ class LeaseKeeper:
             on_lost: called from another thread when the claim must be given up, again and again until it is.
             asked_at: when the lease was asked for, on the monotonic clock; now if that is not known. A claim that
                 took long to be answered may be somebody else's by now: then it is lost from the beginning.
+            operation: the one that made the claim, if that is known.
         """
         now = time.monotonic()
-        held = Held(run_id, token, on_lost, now if asked_at is None else asked_at)
+        held = Held(run_id, token, on_lost, now if asked_at is None else asked_at, operation)
         if now - held.asked_at > self._renewal_seconds:
             self._renew(held)
         with self._changed:
@@ -135,7 +144,7 @@ class LeaseKeeper:
         """Renew one lease, or learn that it is lost; return whether the store answered."""
         asked_at = time.monotonic()
         try:
-            if self._store.renew(held.run_id, held.token, self._lease_ms):
+            if self._store.renew(held.run_id, held.token, self._lease_ms, held.operation):
                 held.asked_at = asked_at
                 return True
         except StatemError as error:

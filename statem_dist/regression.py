@@ -7,11 +7,15 @@ apart; the operation id, which is random, does.
 
 Whoever holds newer knowledge is refused, once, and told both versions. What is stored counts, and everybody else
 goes on from it. A result of the lost future decides nothing and is kept as evidence.
+
+A run that comes back from a file is the same run, and nobody has lost anything: the operation that brings it in is
+known for what it is by its length, and says nothing of the operations that wrote the run where it was before.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections import OrderedDict
 
@@ -24,7 +28,18 @@ from statem_dist.store.base import Snapshot
 RUNS_MAX = 10_000
 """Runs that a process remembers; a kilobyte or less for each."""
 
+OPERATION_BYTES = 6
+"""48 random bits are plenty among the 16 operations that a run remembers."""
+
+ADOPTION_BYTES = 8
+"""So many has the operation that brings in a run which was elsewhere before."""
+
 logger = logging.getLogger(__name__)
+
+
+def new_operation(*, adoption: bool = False) -> str:
+    """Return a new operation id: of one that brings in a run that was elsewhere before, or of any other."""
+    return os.urandom(ADOPTION_BYTES if adoption else OPERATION_BYTES).hex()
 
 
 class Seen(Struct, frozen=True):
@@ -45,7 +60,7 @@ def is_lost(seen: Seen, snapshot: Snapshot) -> bool:
     """Return whether what was seen of a run is not in the past of what is stored of it.
 
     Among the operations that a run remembers, the one that was seen must be there under its version. If all of them are
-    later, nothing can be said, and nothing is.
+    later, or the first one has brought in the run at that version, nothing can be said, and nothing is.
     """
     run = snapshot.run
     if run.created_at != seen.created_at:
@@ -54,7 +69,8 @@ def is_lost(seen: Seen, snapshot: Snapshot) -> bool:
         return True
     if not seen.operation or not snapshot.operations:
         return False
-    oldest = int(snapshot.operations.split(" ", 2)[1].rpartition(":")[2])
+    first, _, at = snapshot.operations.split(" ", 2)[1].rpartition(":")
+    oldest = int(at) + (len(first) == 2 * ADOPTION_BYTES and first != seen.operation)
     return oldest <= seen.version and f" {seen.operation}:{seen.version} " not in f"{snapshot.operations} "
 
 
@@ -132,6 +148,9 @@ class Knowledge:
         known = self._seen.get(run_id)
         if known is not None and known.created_at == seen.created_at and known.version > seen.version:
             return
+        if known is not None and known.created_at != seen.created_at:
+            # What was lost of a run concerns nobody who has to do with the one that was made anew.
+            self._refusals.pop(run_id, None)
         self._seen[run_id] = seen
         self._seen.move_to_end(run_id)
         if len(self._seen) > RUNS_MAX:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterator
 
 from statem_dist.archive import Archive, Ended, ended_runs, take_out
@@ -23,6 +24,12 @@ INTERVAL_SECONDS = 60.0
 
 RUNS_PER_LOOK = 100
 """Runs that are taken out at most in one look."""
+
+FAILURES_PER_LOOK = 10
+"""Runs that cannot be taken out, after which a look ends: if the disk of the archive is full, none can be."""
+
+AGAIN_SECONDS = 3600.0
+"""After how long a run that could not be taken out is tried again."""
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -70,7 +77,7 @@ class Retention:
     def __init__(self, store: RedisStore, settings: Settings) -> None:
         self._store = store
         self._settings = settings
-        self._told: set[str] = set()
+        self._failed: dict[Ended, float] = {}
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._look_for_ever, name="statem-retention", daemon=True)
 
@@ -94,21 +101,24 @@ class Retention:
         archive = None if settings.archive_dir is None else Archive(settings.archive_dir)
         older_than_ms = round((settings.retain_days or 0) * DAY_MS)
         found = may_go(self._store, older_than_ms=older_than_ms, keep=settings.retain_runs or 0)
-        taken = 0
+        now = time.monotonic()
+        self._failed = {ended: at for ended, at in self._failed.items() if now - at < AGAIN_SECONDS}
+        taken = failures = 0
         for ended in found:
-            if self._closed.is_set() or taken == RUNS_PER_LOOK:
+            if self._closed.is_set() or taken == RUNS_PER_LOOK or failures == FAILURES_PER_LOOK:
                 break
-            if ended.run_id in self._told:
-                # It cannot be taken out, and must not stand in the way of those behind it.
+            if ended in self._failed:
+                # It could not be taken out, and must not stand in the way of those behind it.
                 continue
             try:
-                take_out(self._store, ended.run_id, archive)
+                take_out(self._store, ended.run_id, archive, ended.at)
             except NotFound:
                 continue
             except Unavailable:
                 raise
             except (StatemError, OSError) as error:
-                self._told.add(ended.run_id)
+                failures += 1
+                self._failed[ended] = now
                 logger.error("the run %s cannot be taken out: %s", ended.run_id, error)
                 continue
             taken += 1

@@ -85,7 +85,7 @@ class Settings(Struct, frozen=True):
     """``STATEM_RETAIN_DAYS``: days after which a run that has ended leaves the store; None means never."""
 
     retain_runs: int | None = None
-    """``STATEM_RETAIN_RUNS``: how many runs stay that ended last, whatever their age; None sets no such number."""
+    """``STATEM_RETAIN_RUNS``: how many ended runs stay that were created last, whatever their age; None: no number."""
 
     archive_dir: Path | None = None
     """``STATEM_ARCHIVE_DIR``: where runs go that leave the store. None: retention removes them for good."""

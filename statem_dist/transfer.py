@@ -24,6 +24,7 @@ A file is written and read one run at a time, so that the memory it takes does n
 
 from __future__ import annotations
 
+import io
 import zlib
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
@@ -61,6 +62,14 @@ GZIP = b"\x1f\x8b"
 
 CHUNK = 1 << 16
 """Bytes that are read or compressed at a time."""
+
+LINE_BYTES_MAX = 1 << 26
+"""The longest line that is read: many times that of the largest runbook."""
+
+TIME_MAX_MS = 253_402_300_799_999
+"""The last millisecond of the year 9999; a later one cannot be shown."""
+
+NESTED = "its values are nested too deeply"
 
 EXPORT_AGAIN = "Export it again."
 
@@ -263,11 +272,26 @@ def lines_of(file: IO[bytes]) -> Iterator[bytes]:
     file.seek(0)
     beginning = file.read(len(GZIP))
     file.seek(0)
-    if beginning != GZIP:
-        yield from file
-        return
-    number, rest = 0, b""
-    chunks = _decompressed(file)
+    lines = _whole_lines(file) if beginning != GZIP else _split(_decompressed(file))
+    for number, line in enumerate(lines, start=1):
+        if len(line) > LINE_BYTES_MAX:
+            raise _at(number, f"it is longer than {LINE_BYTES_MAX:,} bytes")
+        yield line
+
+
+def _whole_lines(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield the lines of a file, and of one that is too long no more than tells that."""
+    while line := file.readline(LINE_BYTES_MAX + 1):
+        yield line
+
+
+def _split(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the lines of what comes in chunks, and of one that is too long no more than tells that.
+
+    Raises:
+        Invalid: the compressed file that it comes from is damaged, or ends too early; the message names the line.
+    """
+    number, parts, size = 0, list[bytes](), 0
     while True:
         try:
             chunk = next(chunks, None)
@@ -275,12 +299,15 @@ def lines_of(file: IO[bytes]) -> Iterator[bytes]:
             raise _at(number + 1, f"the compressed file is damaged here or was cut off: {error}") from error
         if chunk is None:
             break
-        *whole, rest = (rest + chunk).split(b"\n")
-        for line in whole:
-            number += 1
-            yield line + b"\n"
-    if rest:
-        yield rest
+        for part in io.BytesIO(chunk):
+            parts.append(part)
+            size += len(part)
+            if part.endswith(b"\n") or size > LINE_BYTES_MAX:
+                number += 1
+                yield b"".join(parts)
+                parts, size = [], 0
+    if parts:
+        yield b"".join(parts)
 
 
 def _decompressed(file: IO[bytes]) -> Iterator[bytes]:
@@ -312,6 +339,8 @@ class _Reader:
             raise _at(self.number, "the file ends before this line: it was cut off")
         try:
             sealed = _sealed_decoder.decode(line)
+        except RecursionError as error:
+            raise _at(self.number, NESTED) from error
         except msgspec.DecodeError as error:
             what = "the file ends within this line: it was cut off" if not line.endswith(b"\n") else str(error)
             raise _at(self.number, what) from error
@@ -328,6 +357,8 @@ class _Reader:
         self._before = expected
         try:
             return _line_decoder.decode(value)
+        except RecursionError as error:
+            raise _at(self.number, NESTED) from error
         except msgspec.DecodeError as error:
             raise _at(self.number, str(error)) from error
 
@@ -353,6 +384,8 @@ def _parcel(
         value = reader.next()
         if not isinstance(value, EventLine) or value.number != number:
             raise _at(reader.number, f"the event {number} of the run {begun.run_id!r} is expected here")
+        if not 0 <= value.event.at <= TIME_MAX_MS:
+            raise _at(reader.number, f"the event {number} of the run {begun.run_id!r} has a time that no clock shows")
         violation = judge.judge(value.event)
         if violation is not None:
             raise Invalid(

@@ -114,9 +114,20 @@ def strays(store: RedisStore) -> Iterator[Violation]:
                 run = decode_run(document)
             except StoredDataUnreadable:
                 continue  # That is told of the run itself.
-            if label not in {f"{name}={value}" for name, value in run.labels.items()}:
+            if label not in _labels(run) and _stands(store, key, run):
                 told = f"It stands in the index of the label {label}, which it does not have."
                 yield Violation(run_id, run.version, "label_index", told)
+
+
+def _labels(run: Run) -> set[str]:
+    return {f"{name}={value}" for name, value in run.labels.items()}
+
+
+def _stands(store: RedisStore, key: str, run: Run) -> bool:
+    """Return whether a run stands in an index after it was read; not if it was replaced by another one of its id."""
+    score = store.call("ZSCORE", key, run.id)
+    snapshot = store.load(run.id)
+    return score is not None and snapshot is not None and snapshot.run.created_at == run.created_at
 
 
 class _Reading:

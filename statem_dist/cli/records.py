@@ -38,7 +38,9 @@ ToOption = Annotated[
 OlderOption = Annotated[
     str | None, Option("--older-than", metavar="TIME", help="Only what ended so long ago: 30d, 12h, 30m, 45s.")
 ]
-KeepOption = Annotated[int, Option("--keep", metavar="N", min=0, help="Not the N runs that ended last (default: 0).")]
+KeepOption = Annotated[
+    int, Option("--keep", metavar="N", min=0, help="Not the N runs that were created last (default: 0).")
+]
 DryRunOption = Annotated[bool, Option("--dry-run", help="Only say which runs would go.")]
 
 
@@ -151,10 +153,13 @@ class _Told:
         lines = [str(each) for each in self.first]
         if len(self.first) < self.violations:
             lines.append(f"... and {self.violations - len(self.first)} more.")
-        summary = f"{self.runs} runs, {self.events} events and {self.sweeps} sweeps of {what} were judged"
+        judged = f"{_counted(self.runs, 'run')}, {_counted(self.events, 'event')}, {_counted(self.sweeps, 'sweep')}"
+        summary = f"Judged in {what}: {judged}"
         if not self.violations:
-            return Answer(data, lambda: f"{summary}: all lawful.")
-        return Answer(data, lambda: "\n".join(lines), ExitCode.ERROR, f"{summary}: {self.violations} violations.")
+            return Answer(data, lambda: f"{summary}; all lawful.")
+        return Answer(
+            data, lambda: "\n".join(lines), ExitCode.ERROR, f"{summary}; {_counted(self.violations, 'violation')}."
+        )
 
 
 class _Meter:
@@ -234,7 +239,7 @@ def export(
         meter.close()
     where = folder or output
     data = {"ok": True, "runs": count, "to": str(where)}
-    return Answer(data, lambda: f"Exported: {count} runs to {where}")
+    return Answer(data, lambda: f"Exported to {where}: {_counted(count, 'run')}")
 
 
 def _write(path: Path, chunks: Iterable[bytes]) -> None:
@@ -325,9 +330,9 @@ def _take_out(
     refused: list[dict[str, Any]] = []
     meter = _Meter()
     if not at.nothing_yet:
-        for run_id in _candidates(at, run_ids, older_than_ms, keep, refused):
+        for run_id, ended_at in _candidates(at, run_ids, older_than_ms, keep, refused):
             try:
-                gone.append(_take_one(at, run_id, place, dry_run))
+                gone.append(_take_one(at, run_id, ended_at, place, dry_run))
             except Unavailable:
                 raise
             except (StatemError, OSError) as error:
@@ -353,29 +358,30 @@ def _take_out(
 
 def _candidates(
     at: Session, run_ids: list[str] | None, older_than_ms: int, keep: int, refused: list[dict[str, Any]]
-) -> Iterator[str]:
+) -> Iterator[tuple[str, int | None]]:
+    """Yield the runs that are meant, and when those had ended that were chosen by that."""
     from statem_dist.retention import OpenSweeps, may_go
     from statem_dist.sweep.ledger import Ledger
 
     if not run_ids:
         for ended in may_go(at.store, older_than_ms=older_than_ms, keep=keep):
-            yield ended.run_id
+            yield ended.run_id, ended.at
         return
     open_sweeps = OpenSweeps(Ledger(at.store))
     for run_id in run_ids:
         if open_sweeps.has(at.engine.run(at.run_id(run_id)).labels):
             refused.append({"run_id": run_id, "error": "it is that of a trial of a sweep that is still open"})
         else:
-            yield run_id
+            yield run_id, None
 
 
-def _take_one(at: Session, run_id: str, place: Archive | None, dry_run: bool) -> dict[str, Any]:
+def _take_one(at: Session, run_id: str, ended_at: int | None, place: Archive | None, dry_run: bool) -> dict[str, Any]:
     from statem_dist.archive import require_ended, take_out
 
     if dry_run:
         require_ended(at.engine.run(run_id))
         return {"run_id": run_id}
-    path = take_out(at.store, run_id, place)
+    path = take_out(at.store, run_id, place, ended_at)
     return {"run_id": run_id} | ({} if path is None else {"file": str(path)})
 
 
@@ -388,3 +394,7 @@ def _milliseconds(text: str | None) -> int:
     if seconds is None:
         raise Usage(f"--older-than takes a duration, not {text!r}.", hint="Such as 30d, 12h, 30m, 45s.")
     return round(seconds * 1000)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -125,7 +125,7 @@ class _Server:
                 return
             if not self._owns_socket():
                 # The directory was cleared under us. A clean exit would remove the socket of our successor,
-                # and loses nothing against a kill: what the log holds is with the kernel already.
+                # and saves little against a kill: the log is with the kernel but for two seconds of a slow disk.
                 self._kill("its socket was removed or replaced")
                 return
             now, seen = time.monotonic(), self._connections_received()

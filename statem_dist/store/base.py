@@ -138,8 +138,16 @@ class Store(EventLog, Protocol):
     def confirm(self, run_id: str) -> bool:
         """Wait until all that is known of a run is as safe as the level of durability says; False if not in time."""
 
-    def renew(self, run_id: str, token: int, lease_ms: int) -> bool:
-        """Prolong a lease; False when it has run out or ended."""
+    def renew(self, run_id: str, token: int, lease_ms: int, operation: str = "") -> bool:
+        """Prolong a lease; False when it has run out or ended, or is another's.
+
+        Args:
+            run_id: the run.
+            token: the token of the claim.
+            lease_ms: how long it lasts from now on.
+            operation: the one that made the claim. The token alone may be that of another claim, if the store has lost
+                writes; it decides where the operation is not known.
+        """
 
     def overdue(self, limit: int) -> Sequence[Overdue]:
         """Return runs whose reminder is due, oldest first within each shard."""
@@ -189,14 +197,16 @@ class Store(EventLog, Protocol):
         *,
         label: tuple[str, str] | None = None,
         before: Mark | None = None,
+        after: Mark | None = None,
     ) -> Sequence[Mark]:
-        """Return where runs stand in the order of their creation, newest first.
+        """Return where runs stand in the order of their creation, newest first; oldest first with ``after``.
 
         Args:
             status: only runs of this status. With a label it is the label's index that is read.
             limit: how many at most.
             label: only runs with this label, given as key and value.
-            before: the mark of a run, there or not: only those that come after it in this order.
+            before: the mark of a run, there or not: only those that were created before it.
+            after: the mark of a run, there or not: only those that were created after it, oldest first.
         """
 
     def active(self, scope: str) -> str | None:

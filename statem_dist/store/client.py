@@ -64,6 +64,8 @@ class Client(Protocol):
     def call_many(self, commands: Iterable[Sequence[Argument]]) -> list[Any]:
         """Send several commands, which are not one transaction, and return their replies.
 
+        One without a key is sent on the connection of the one before it: what WAIT is told is about that one's writes.
+
         Raises:
             Unreachable: not all replies came.
             Refused: one of them was refused.

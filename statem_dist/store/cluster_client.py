@@ -72,6 +72,10 @@ class ClusterClient:
                     replies[position] = reply
             for position, reply in enumerate(replies):
                 if isinstance(reply, MovedError | AskError):
+                    if position + 1 < len(prepared) and _key(prepared[position + 1]) is None:
+                        # What was said to the next one is about a connection that this one was not sent on in the end.
+                        self.close()
+                        raise Unreachable("a key has moved to another node")
                     replies[position] = reply = self._follow(prepared[position], reply)
                 if isinstance(reply, Exception):
                     raise reply

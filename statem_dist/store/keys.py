@@ -8,7 +8,8 @@ key                                type         holds
 =================================  ===========  ==============================================================
 ``statem:{s}:run:ID``              hash         ``doc`` (the run), ``v`` (its version), ``ops`` (the last
                                                 operation ids with their versions), ``lease:TOKEN`` (expiry of
-                                                a claim, server ms), ``hints`` (dispatches of what is owed now)
+                                                a claim, server ms, and the operation that made it),
+                                                ``hints`` (dispatches of what is owed now)
 ``statem:{s}:events:ID``           stream       one entry per event; the entry id is ``VERSION-0``
 ``statem:{s}:log:ID:CHECK``        string       the longer output of a check, for a week
 ``statem:{s}:dynamic:ID:ENTRY``    hash         agent id to the dynamic checks it registered for the entry

@@ -235,9 +235,9 @@ class RedisStore:
             return bool(found[0] >= 1 and found[1] >= wanted.replicas)
         return bool(found >= wanted.replicas)
 
-    def renew(self, run_id: str, token: int, lease_ms: int) -> bool:
-        """Prolong a lease; False when it has run out or ended."""
-        return bool(self.run_script(RENEW, [keys.run(run_id)], [token, lease_ms]))
+    def renew(self, run_id: str, token: int, lease_ms: int, operation: str = "") -> bool:
+        """Prolong a lease. See ``Store.renew``."""
+        return bool(self.run_script(RENEW, [keys.run(run_id)], [token, lease_ms, operation]))
 
     def events(self, run_id: str, after: int = 0, limit: int | None = None) -> list[tuple[int, Event]]:
         """Return events with their numbers, oldest first, those after the given number."""
@@ -274,22 +274,28 @@ class RedisStore:
         *,
         label: tuple[str, str] | None = None,
         before: Mark | None = None,
+        after: Mark | None = None,
     ) -> list[Mark]:
-        """Return where runs stand, newest first. See ``Store.marks``."""
+        """Return where runs stand, newest first; oldest first with ``after``. See ``Store.marks``."""
         indices = [_index(shard, status, label) for shard in range(keys.SHARDS)]
-        if before is None:
-            newest, same = "+inf", [0] * len(indices)
+        edge = before if after is None else after
+        if edge is None:
+            start, same = "+inf", [0] * len(indices)
         else:
-            # Runs of the very same millisecond stand before and behind the one where the last page ended.
-            newest = str(before[0])
-            same = self.call_many(["ZCOUNT", key, newest, newest] for key in indices)
+            # Runs of the very same millisecond stand on both sides of the one where the last page ended.
+            start = str(edge[0])
+            same = self.call_many(["ZCOUNT", key, start, start] for key in indices)
+        order, end = ("ZREVRANGEBYSCORE", "-inf") if after is None else ("ZRANGEBYSCORE", "+inf")
         replies = self.call_many(
-            ["ZREVRANGEBYSCORE", key, newest, "-inf", "WITHSCORES", "LIMIT", 0, limit + int(ties)]
+            [order, key, start, end, "WITHSCORES", "LIMIT", 0, limit + int(ties)]
             for key, ties in zip(indices, same, strict=True)
         )
-        found = [(int(score), member) for flat in replies for member, score in _scored(flat)]
-        behind = (mark for mark in found if before is None or mark < before)
-        return sorted(behind, reverse=True)[:limit]
+        found = sorted(
+            ((int(score), member) for flat in replies for member, score in _scored(flat)), reverse=after is None
+        )
+        if after is not None:
+            return [mark for mark in found if mark > after][:limit]
+        return [mark for mark in found if before is None or mark < before][:limit]
 
     def counts(self, statuses: Sequence[str]) -> dict[str, int]:
         """Return how many runs there are of each status, and under ``due`` how many a reaper will look at."""
@@ -507,7 +513,9 @@ def _snapshot(now: int, flat: Any) -> Snapshot | None:
     if not fields:
         return None
     leases = {
-        int(name.removeprefix(b"lease:")): int(expiry) for name, expiry in fields.items() if name.startswith(b"lease:")
+        int(name.removeprefix(b"lease:")): int(lease.partition(b" ")[0])
+        for name, lease in fields.items()
+        if name.startswith(b"lease:")
     }
     return Snapshot(
         run=decode_run(fields[b"doc"]),

@@ -27,21 +27,22 @@ class SocketClient:
 
     def call(self, *command: Argument) -> Any:
         """Send one command and return its reply; see ``Client.call``."""
+        (reply,) = self.call_many([command])
+        return reply
+
+    def call_many(self, commands: Iterable[Sequence[Argument]]) -> list[Any]:
+        """Send several commands one after another, all on one connection; see ``Client.call_many``."""
         with self._lock, _translated():
-            if self._connection is None:
-                self._connection = Connection(self._path, timeout_seconds=REPLY_TIMEOUT_SECONDS)
+            connection = self._connection or Connection(self._path, timeout_seconds=REPLY_TIMEOUT_SECONDS)
+            self._connection = connection
             try:
-                return self._connection.call(*command)
+                return [connection.call(*command) for command in commands]
             except ReplyError:
                 raise
             except BaseException:
                 # It has closed itself, so that a late reply is never taken for the next one.
                 self._connection = None
                 raise
-
-    def call_many(self, commands: Iterable[Sequence[Argument]]) -> list[Any]:
-        """Send several commands one after another; see ``Client.call_many``."""
-        return [self.call(*command) for command in commands]
 
     def subscribe(self, channels: Sequence[str]) -> SocketSubscription:
         """Listen to channels on a connection of their own."""

@@ -93,7 +93,8 @@ def _places_of_nobody(store: RedisStore) -> dict[tuple[str, str], int]:
 
 
 def _read(store: RedisStore, sweep_id: str) -> list[Any] | None:
-    lanes: list[str] = []
+    # Asked for first, because whatever the script reads without them is read for nothing.
+    lanes = sorted(_texts(store.call("SMEMBERS", keys.sweep(sweep_id, "lanes"))))
     for _ in range(READINGS_MAX):
         key_list = [keys.sweep(sweep_id, part) for part in _PARTS]
         key_list += [keys.sweep(sweep_id, f"pending:{lane}") for lane in lanes]

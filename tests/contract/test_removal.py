@@ -8,12 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from statem_dist.archive import Archive, ended_runs, leftovers_of, take_out
-from statem_dist.coordinator import Coordinator, Terms
+from statem_dist.coordinator import Applied, Coordinator, Terms
 from statem_dist.dispatch import NoDispatch
-from statem_dist.errors import Invalid, NotFound
-from statem_dist.protocol.commands import CancelRun, Goto, Pause, Restart, Start
+from statem_dist.errors import Invalid, NotFound, StateRegressed
+from statem_dist.protocol.commands import CancelRun, ClaimWork, ExpireClaim, Goto, Pause, RecordOutcomes, Restart, Start
 from statem_dist.protocol.model import Run
-from statem_dist.retention import Retention, may_go
+from statem_dist.retention import FAILURES_PER_LOOK, Retention, may_go
 from statem_dist.runbook import parse
 from statem_dist.settings import Settings
 from statem_dist.store import keys
@@ -23,7 +23,7 @@ from statem_dist.sweep.ledger import Ledger
 from statem_dist.transfer import is_there_already
 from statem_dist.verification import StoredRunbooks, run_ids, strays, verify_run
 from tests.contract.conftest import Bench, RedisBench
-from tests.support.builders import AGENT, PLACE
+from tests.support.builders import AGENT, PASSED, PLACE, WORKER
 from tests.support.ledgers import definition, planned
 from tests.support.stored_runs import SETTINGS
 
@@ -146,8 +146,80 @@ def test_a_run_comes_back_from_the_archive_as_it_was(real_bench: RedisBench, tmp
     assert archive.load(archive.find("r")).run == later
 
 
+def test_a_run_that_comes_back_is_no_lost_write(real_bench: RedisBench, tmp_path: Path) -> None:
+    """Who has seen a run before it was archived goes on with it after its import; what is lost later is noticed."""
+    store = real_bench.redis_store
+    archive = Archive(tmp_path / "archive")
+    run = made(store)
+    remembering = Coordinator(store, NoDispatch(), SETTINGS)
+    before = remembering.load("r")
+    take_out(store, "r", archive)
+    Coordinator(store, NoDispatch(), SETTINGS).adopt(archive.load(archive.find("r")).events)
+    assert remembering.load("r").run == run
+    kept = real_bench.call("HGETALL", keys.run("r"))
+    restart = Restart(runbook=RUNBOOK, place=PLACE, by=AGENT)
+    assert remembering.apply("r", restart, before).run.version > run.version
+    assert store.losses() == {}
+    # The writes since the import are lost, and that is noticed as ever.
+    real_bench.call("HSET", keys.run("r"), *kept)
+    with pytest.raises(StateRegressed):
+        remembering.apply("r", restart)
+
+
+def test_a_run_made_anew_is_no_lost_write(real_bench: RedisBench) -> None:
+    """A process that remembers another run of the same id, and that something of it was lost, may move the new one."""
+    store = real_bench.redis_store
+    run = made(store)
+    remembering = Coordinator(store, NoDispatch(), SETTINGS)
+    kept = real_bench.call("HGETALL", keys.run("r"))
+    coordinator = Coordinator(store, NoDispatch(), SETTINGS)
+    coordinator.apply("r", Restart(runbook=RUNBOOK, place=PLACE, by=AGENT))
+    remembering.load("r")
+    real_bench.call("DEL", keys.run("r"))
+    real_bench.call("HSET", keys.run("r"), *kept)
+    remembering.load("r")
+    assert store.losses() == {"run": 1}
+    real_bench.call("DEL", keys.run("r"), keys.events("r"))
+    real_bench.let_pass(run.updated_at)
+    coordinator.apply("r", Start(run_id="r", runbook=RUNBOOK, place=PLACE, by=AGENT))
+    remembering.apply("r", Goto(runbook=RUNBOOK, target="b", by=AGENT))
+    assert store.losses() == {"run": 1}
+
+
+def test_a_late_result_means_no_run_that_was_made_anew(real_bench: RedisBench) -> None:
+    """The same worker, transition and token in another run of the same id: what was begun for the first is not its."""
+    store = real_bench.redis_store
+    parsed = parse("nodes: {a: {before_transfer: [{run: 'true'}], next: b}, b: The end.}", source="x", format="yaml")
+    coordinator = Coordinator(store, NoDispatch(), SETTINGS)
+
+    def claimed() -> Applied:
+        coordinator.apply("r", Start(run_id="r", runbook=parsed.runbook, place=PLACE, by=AGENT))
+        opened = coordinator.apply("r", Goto(runbook=parsed.runbook, target="b", by=AGENT)).run.transition
+        assert opened is not None
+        claim = ClaimWork(transition=opened.id, check=opened.plan[0].id, worker=WORKER)
+        return coordinator.apply("r", claim)
+
+    first = claimed()
+    assert first.run.transition is not None
+    result = RecordOutcomes(
+        transition=first.run.transition.id, token=first.run.transition.token, worker=WORKER, outcomes=(PASSED,)
+    )
+    expired = ExpireClaim(transition=result.transition, token=result.token)
+    coordinator.apply("r", expired)
+    run = coordinator.apply("r", CancelRun(reason="enough", by=AGENT)).run
+    take_out(store, "r", None)
+    real_bench.let_pass(run.updated_at)
+    second = claimed()
+    assert second.run.transition is not None
+    assert (second.run.transition.id, second.run.transition.token) == (result.transition, result.token)
+    with pytest.raises(NotFound):
+        coordinator.record(first.run, result, first.operation)
+    assert coordinator.load("r").run == second.run
+    assert coordinator.record(second.run, result, second.operation).run.node == "b"
+
+
 def test_age_and_number_decide_together(real_bench: RedisBench) -> None:
-    """A run goes that is old enough and not among those that ended last, whatever the order of their creation."""
+    """A run goes that is old enough and not among those that were created last, whatever has moved them since."""
     store = real_bench.redis_store
     coordinator = Coordinator(store, NoDispatch(), SETTINGS)
     for name in ("one", "two", "three"):
@@ -156,12 +228,61 @@ def test_age_and_number_decide_together(real_bench: RedisBench) -> None:
     coordinator.apply("one", Restart(runbook=RUNBOOK, place=PLACE, by=AGENT))
     one = coordinator.apply("one", CancelRun(reason="enough", by=AGENT)).run
     real_bench.let_pass(one.updated_at)
-    assert {each.run_id for each in ended_runs(store)} == {"one", "two", "three"}
-    assert [each.run_id for each in ended_runs(store, keep=1)] == ["two", "three"]
-    assert [each.run_id for each in ended_runs(store, keep=2)] == ["two"]
+    assert [each.run_id for each in ended_runs(store)] == ["one", "two", "three"]
+    assert [each.run_id for each in ended_runs(store, keep=1)] == ["one", "two"]
+    assert [each.run_id for each in ended_runs(store, keep=2)] == ["one"]
     assert list(ended_runs(store, keep=3)) == []
     assert list(ended_runs(store, older_than_ms=3_600_000)) == []
     assert list(ended_runs(store, older_than_ms=3_600_000, keep=1)) == []
+
+
+def test_a_look_reads_no_run_that_stays_for_its_number(real_bench: RedisBench) -> None:
+    """With every number kept, no document is read, however many there are."""
+    store = real_bench.redis_store
+    for number in range(20):
+        made(store, f"r{number}")
+    real_bench.call("CONFIG", "RESETSTAT")
+    assert list(ended_runs(store, keep=20)) == []
+    told = bytes(real_bench.call("INFO", "commandstats"))
+    assert b"cmdstat_zcard" in told
+    assert b"cmdstat_hgetall" not in told
+    (oldest,) = ended_runs(store, keep=19)
+    assert oldest.run_id == store.marks("finished", 1, after=(0, ""))[0][1]
+
+
+def test_a_run_that_began_anew_is_not_as_old_as_it_was(real_bench: RedisBench) -> None:
+    """Found to be old enough, then restarted and ended again before its turn: it stays, and goes when it is old."""
+    store = real_bench.redis_store
+    made(store)
+    (found,) = ended_runs(store)
+    real_bench.let_pass(found.at)
+    coordinator = Coordinator(store, NoDispatch(), SETTINGS)
+    coordinator.apply("r", Restart(runbook=RUNBOOK, place=PLACE, by=AGENT))
+    coordinator.apply("r", CancelRun(reason="enough", by=AGENT))
+    with pytest.raises(Invalid, match="moved"):
+        take_out(store, found.run_id, None, found.at)
+    (found,) = ended_runs(store)
+    assert take_out(store, found.run_id, None, found.at) is None
+    assert store.load("r") is None
+
+
+def test_a_disk_that_was_full_is_used_again(
+    real_bench: RedisBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A look gives up after a few runs, tells of those alone, and an hour later they go like the others."""
+    store = real_bench.redis_store
+    for number in range(15):
+        made(store, f"r{number}")
+    place = tmp_path / "archive"
+    place.touch()
+    kept = Retention(store, Settings(state_dir=tmp_path, retain_days=0, archive_dir=place))
+    assert kept.look() == 0
+    assert len(caplog.messages) == FAILURES_PER_LOOK
+    place.unlink()
+    assert kept.look() == 15 - FAILURES_PER_LOOK
+    monkeypatch.setattr("statem_dist.retention.AGAIN_SECONDS", 0.0)
+    assert kept.look() == FAILURES_PER_LOOK
+    assert list(ended_runs(store)) == []
 
 
 def test_retention_takes_out_what_may_go_and_nothing_by_default(real_bench: RedisBench, tmp_path: Path) -> None:

@@ -259,6 +259,13 @@ def test_a_walk_by_pages_meets_each_run_once(bench: Bench) -> None:
         created(bench.store, f"later-{len(met)}", now=2000)
     assert met == [f"run-{number:02}" for number in reversed(range(60))]
     assert listed(bench.store, None, 3, before=(1001, "run-30x")) == ["run-30", "run-29", "run-28"]
+    forward: list[str] = []
+    after = (0, "")
+    while page := listed(bench.store, "active", 7, after=after):
+        forward += page
+        after = (loaded(bench.store, page[-1]).created_at, page[-1])
+    assert forward[:60] == [f"run-{number:02}" for number in range(60)]
+    assert sorted(forward) == sorted({*forward}) == sorted(listed(bench.store, "active", 100))
 
 
 def test_many_runs_are_loaded_at_once(bench: Bench) -> None:
@@ -392,6 +399,19 @@ def test_a_live_lease_is_renewed(bench: Bench) -> None:
     assert after.leases[1] > before.leases[1]
     assert not bench.store.renew("r", 2, LEASE_MS), "nobody holds that token"
     assert not bench.store.renew("nobody", 1, LEASE_MS)
+
+
+def test_a_lease_is_renewed_by_its_holder_alone(bench: Bench) -> None:
+    """The same token of a future that the store has lost keeps nobody else's claim; a renewal changes no holder."""
+    run = written(bench.store, decided(created(bench.store), goto()))
+    claim = ClaimWork(transition="t2", check="before_transfer.0", worker=WORKER)
+    written(bench.store, replace(decided(run, claim), lease_ms=LEASE_MS, operation="abc123"))
+    for _ in range(2):
+        assert bench.store.renew("r", 1, LEASE_MS, "abc123")
+        assert not bench.store.renew("r", 1, LEASE_MS, "abc124")
+    snapshot = bench.store.load("r")
+    assert snapshot is not None
+    assert 0 < snapshot.leases[1] - snapshot.now <= LEASE_MS
 
 
 def test_an_expired_lease_is_not_renewed(bench: Bench) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from statem_dist.coordinator import Coordinator
 from statem_dist.dispatch import NoDispatch
 from statem_dist.laws import Violation
-from statem_dist.protocol.commands import ClaimWork, Goto, RecordOutcomes, Start
+from statem_dist.protocol.commands import CancelRun, ClaimWork, Goto, RecordOutcomes, Start
 from statem_dist.protocol.events import (
     CheckSettled,
     Event,
@@ -27,7 +27,10 @@ from statem_dist.protocol.graph import Command, Edge, Node, Runbook
 from statem_dist.protocol.model import Run
 from statem_dist.protocol.outcome import Outcome
 from statem_dist.protocol.progress import pending
-from statem_dist.store import keys
+from statem_dist.runbook import parse
+from statem_dist.store import inspection, keys
+from statem_dist.store.base import Leftovers
+from statem_dist.store.client import Argument
 from statem_dist.store.codec import StoredRunbook, decode_event, encode_event, encode_run
 from statem_dist.store.redis_store import RedisStore
 from statem_dist.verification import StoredRunbooks, run_ids, strays, verify_run
@@ -376,6 +379,33 @@ def test_a_runbook_that_is_missing_or_changed_is_found(damaged: Damaged) -> None
     damaged.store.save_runbook(StoredRunbook(runbook=RUNBOOK, text="not its text", source="x.yaml"))
     (first, *_) = verify_run(damaged.store, RUN, runbooks).violations
     assert (first.event, first.law) == (1, "runbook_known")
+
+
+def test_a_run_that_is_made_anew_meanwhile_is_no_stray(real_bench: RedisBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its old labels were read from an index, and its new ones from its document."""
+    store = real_bench.redis_store
+    runbook = parse("nodes: {a: {next: b}, b: The end.}", source="x", format="yaml").runbook
+
+    def start(**labels: str) -> None:
+        command = Start(run_id="anew", runbook=runbook, place=PLACE, by=AGENT, labels=labels)
+        Coordinator(store, NoDispatch(), SETTINGS).apply("anew", command)
+
+    store.save_runbook(StoredRunbook(runbook=runbook, text="", source="x"))
+    start(team="blue")
+    run = Coordinator(store, NoDispatch(), SETTINGS).apply("anew", CancelRun(reason="enough", by=AGENT)).run
+    read = store.call_many
+
+    def replaced(commands: Iterable[Sequence[Argument]]) -> list[Any]:
+        monkeypatch.undo()
+        assert store.remove(run, Leftovers())
+        real_bench.let_pass(run.updated_at)
+        start(team="red")
+        return read(commands)
+
+    pages = list(inspection.index_entries(store))
+    monkeypatch.setattr(inspection, "index_entries", lambda _: [page for page in pages if "label:" in page[0]])
+    monkeypatch.setattr(store, "call_many", replaced)
+    assert list(strays(store)) == []
 
 
 def test_what_stands_in_an_index_and_is_no_run_is_found(damaged: Damaged) -> None:

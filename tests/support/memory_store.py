@@ -26,6 +26,7 @@ class StoredRun:
     run: Run
     operations: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=OPERATIONS_KEPT))
     leases: dict[int, int] = field(default_factory=dict)
+    holders: dict[int, str] = field(default_factory=dict)
     hints: int = 0
     events: list[Event] = field(default_factory=list)
 
@@ -96,6 +97,7 @@ class MemoryStore:
         stored.events += change.events
         for token in after_claims - before_claims:
             stored.leases[token] = self.now + change.lease_ms
+            stored.holders[token] = change.operation
         for token in before_claims - after_claims:
             stored.leases.pop(token, None)
         if change.due_ms is None:
@@ -111,10 +113,12 @@ class MemoryStore:
         """Say that all is as safe as it gets."""
         return True
 
-    def renew(self, run_id: str, token: int, lease_ms: int) -> bool:
+    def renew(self, run_id: str, token: int, lease_ms: int, operation: str = "") -> bool:
         """Prolong a lease that has not run out."""
         stored = self.runs.get(run_id)
         if stored is None or stored.leases.get(token, 0) <= self.now:
+            return False
+        if operation and operation != stored.holders[token]:
             return False
         stored.leases[token] = self.now + lease_ms
         return True
@@ -207,14 +211,17 @@ class MemoryStore:
         *,
         label: tuple[str, str] | None = None,
         before: Mark | None = None,
+        after: Mark | None = None,
     ) -> Sequence[Mark]:
-        """Return where runs stand, newest first."""
+        """Return where runs stand, newest first; oldest first with ``after``."""
         runs = [stored.run for stored in self.runs.values()]
         if label is not None:
             runs = [run for run in runs if run.labels.get(label[0]) == label[1]]
         elif status is not None:
             runs = [run for run in runs if run.status == status]
-        marks = sorted(((run.created_at, run.id) for run in runs), reverse=True)
+        marks = sorted(((run.created_at, run.id) for run in runs), reverse=after is None)
+        if after is not None:
+            return [mark for mark in marks if mark > after][:limit]
         return [mark for mark in marks if before is None or mark < before][:limit]
 
     def active(self, scope: str) -> str | None:

@@ -59,13 +59,13 @@ class FragileStore(MemoryStore):
         self.asked = 0
         self.on_renew: Callable[[], None] = lambda: None
 
-    def renew(self, run_id: str, token: int, lease_ms: int) -> bool:
+    def renew(self, run_id: str, token: int, lease_ms: int, operation: str = "") -> bool:
         """Renew, if it is there."""
         self.asked += 1
         self.on_renew()
         if self.away:
             raise Unavailable("It is away.")
-        return super().renew(run_id, token, lease_ms)
+        return super().renew(run_id, token, lease_ms, operation)
 
 
 class Site:

@@ -217,6 +217,38 @@ def test_a_compressed_file_is_read_like_another() -> None:
             list(transfer.read(transfer.lines_of(io.BytesIO(broken))))
 
 
+def test_a_file_from_hostile_hands_is_refused_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values nested too deeply, a line without an end, compressed or not, and times that no calendar has."""
+    _, _, lines = three_runs()
+    deep = b"[" * 100_000 + b"]" * 100_000
+    for damaged in (b'{"line":1,"sha256":"x","value":%s}\n' % deep, _sealed(b'{"kind":"run","events":%s}' % deep)):
+        with pytest.raises(Invalid, match=r"^Line 1: .*nested"):
+            list(transfer.read([damaged]))
+    whole = values(lines)
+    at = next(at for at, value in enumerate(whole) if isinstance(value, EventLine))
+    event = whole[at]
+    assert isinstance(event, EventLine)
+    for moment in (-1, 10**15, 10**30):
+        whole[at] = replace(event, event=replace(event.event, at=moment))
+        with pytest.raises(Invalid, match=rf"^Line {at + 1}: .*time"):
+            list(transfer.read(transfer.seal(whole)))
+    monkeypatch.setattr(transfer, "LINE_BYTES_MAX", 1 << 17)
+    for size, refused in ((1 << 17, False), ((1 << 17) + 1, True), (1 << 22, True)):
+        text = b"1\n" + b"x" * (size - 1) + b"\n"
+        for written in (text, b"".join(transfer.compressed([text]))):
+            found = transfer.lines_of(io.BytesIO(written))
+            assert next(found) == b"1\n"
+            if refused:
+                with pytest.raises(Invalid, match=r"^Line 2: .*longer than"):
+                    next(found)
+            else:
+                assert list(found) == [text[2:]]
+
+
+def _sealed(value: bytes) -> bytes:
+    return transfer._line(1, transfer._hash(transfer.START, value), value)
+
+
 def test_one_run_is_unpacked_where_one_is_expected() -> None:
     """A file of several is refused there, with what to do."""
     desk, runs, lines = three_runs()

@@ -51,7 +51,7 @@ for number = 1, events do
   at = at + 1
 end
 for _ = 1, taken do
-  redis.call('HSET', KEYS[1], 'lease:' .. ARGV[at], now + ARGV[at + 1])
+  redis.call('HSET', KEYS[1], 'lease:' .. ARGV[at], (now + ARGV[at + 1]) .. ' ' .. ARGV[2])
   at = at + 2
 end
 for _ = 1, ended do
