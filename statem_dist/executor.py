@@ -187,7 +187,7 @@ class Executor:
                     if not repeatable(planned) and not self._confirmed(run.id, held, deadline):
                         return self._hand_back(work, token, on_recorded)
                     outcome = self._evaluate(work.applied.run, planned, token, deadline)
-                    if outcome.reason in CUT_SHORT and repeatable(planned):
+                    if outcome.reason in CUT_SHORT and (repeatable(planned) or not outcome.begun):
                         return self._hand_back(work, token, on_recorded)
                     work.outcomes.append(outcome)
                     if not quick:

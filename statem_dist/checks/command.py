@@ -128,6 +128,7 @@ def outcome_of(finished: Finished, reason: Reason, note: str, context: CheckCont
         output_bytes=finished.written_bytes,
         dropped_bytes=finished.dropped_bytes,
         survivors=finished.survivors,
+        begun=finished.begun,
     )
     return outcome if output == text else structs.replace(outcome, log=text)
 

@@ -108,6 +108,7 @@ class Finished(Struct, frozen=True, omit_defaults=True):
     on purpose. ``survivors`` counts processes that outlived the shell and were ended after it. ``duration_ms``
     runs from the start to the exit of the shell. ``text`` explains a ``failure``. ``company`` is how many other
     commands were lost with the same supervisor. ``secrets`` is what must not be shown of its output.
+    ``begun`` is false for a command that was cancelled before any supervisor was told of it.
     """
 
     exit_code: int | None = None
@@ -122,6 +123,7 @@ class Finished(Struct, frozen=True, omit_defaults=True):
     text: str = ""
     company: int = 0
     secrets: tuple[str, ...] = ()
+    begun: bool = True
 
     @property
     def written_bytes(self) -> int:
@@ -433,7 +435,7 @@ class Supervisor:
             except (OSError, RuntimeError) as error:
                 return Finished(failure="spawn_failed", text=f"no supervisor of commands could be started: {error}")
             if link is None:
-                return Finished(cancelled=SHUTDOWN)
+                return Finished(cancelled=SHUTDOWN, begun=False)
             try:
                 if link.start(call, request):
                     if call.why is not None:

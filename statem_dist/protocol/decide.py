@@ -124,9 +124,11 @@ from statem_dist.protocol.stages import HOOK_PURPOSES, IN_HOOK
 CAUSES: dict[Reason, UnknownCause] = {
     "shutdown": "shutdown",
     "cancelled": "cut_short",
+    "worker_lost": "worker_lost",
     "hook_outcome_unknown": "cut_short",
 }
-"""Reasons by which a worker says that it has ended a check itself, and why nobody knows then what a hook did."""
+"""Reasons by which a worker says that it, or the supervisor of its commands, ended a check, and why nobody knows then
+what a hook did."""
 
 UNKNOWN_BECAUSE: dict[UnknownCause, str] = {
     "worker_lost": "The worker was lost while this ran",

@@ -68,7 +68,8 @@ class Outcome(Struct, frozen=True, omit_defaults=True):
 
     ``output`` is decoded text, trimmed, head and tail kept when it was too long; ``output_bytes`` counts what
     was really written and ``dropped_bytes`` what is in neither ``output`` nor ``log``. ``log`` is the longer
-    text that is stored apart; it is empty when ``output`` already holds everything.
+    text that is stored apart; it is empty when ``output`` already holds everything. ``begun`` is false for what was
+    cut short before it was started at all: it is handed back, whatever it is.
     """
 
     passed: bool
@@ -80,6 +81,7 @@ class Outcome(Struct, frozen=True, omit_defaults=True):
     output_bytes: int = 0
     dropped_bytes: int = 0
     survivors: int = 0
+    begun: bool = True
     log: str = ""
 
 

@@ -566,9 +566,9 @@ def test_a_forged_message_does_nothing(site: Site) -> None:
 
 
 def up(site: Site, *words: str) -> Program:
-    """Start ``up`` with one slot and wait until its worker takes work."""
+    """Start ``up`` with one slot and wait until its worker for checks takes work; that for trials may come later."""
     stack = site.begin("up", "-c", "1", *words)
-    eventually(lambda: "ready: " in stack.stdout or not stack.running, "the worker is ready")
+    eventually(lambda: "ready: queues checks" in stack.stdout or not stack.running, "the worker is ready")
     return stack
 
 

@@ -192,6 +192,16 @@ def test_cancelling(tmp_path: Path, supervisor: Supervisor, why: str, reason: st
     assert not supervisor.cancel("k", why)
 
 
+def test_what_a_closed_supervisor_was_asked_for_was_never_begun(tmp_path: Path, supervisor: Supervisor) -> None:
+    """A command that comes after the supervisor was closed is told apart from one that was cut short."""
+    closed = Supervisor(head_bytes=1000, tail_bytes=3000)
+    closed.close()
+    outcome = outcome_of(tmp_path, closed, "touch begun")
+    assert (outcome.reason, outcome.begun) == ("shutdown", False)
+    assert not (tmp_path / "begun").exists()
+    assert outcome_of(tmp_path, supervisor, "true").begun
+
+
 def test_a_lost_supervisor_is_an_unknown_outcome() -> None:
     """Nobody knows what a command had done when its supervisor died, so it is not called one that never started."""
     finished = Finished(failure="supervisor_lost", text="gone")

@@ -75,7 +75,9 @@ def test_an_unknown_outcome_says_what_since_when_whose_and_why() -> None:
     assert waits_for_people(desk.run)
 
 
-@pytest.mark.parametrize(("reason", "cause"), [("shutdown", "shutdown"), ("cancelled", "cut_short")])
+@pytest.mark.parametrize(
+    ("reason", "cause"), [("shutdown", "shutdown"), ("cancelled", "cut_short"), ("worker_lost", "worker_lost")]
+)
 def test_a_hook_that_its_own_worker_cuts_short_is_unknown_too(reason: str, cause: str) -> None:
     """A worker that is shut down in the middle of a hook leaves the same question, and says why."""
     desk = Desk(loop(Node("a", out_hook=one_by_one(shell(), shell()))))
