@@ -80,7 +80,7 @@ $(INSTALLED): pyproject.toml requirements.lock
 	@$(make_venv)
 	@echo "Installing into $(VENV); the first time this takes a minute."
 	@$(BIN)/python -m pip install -r requirements.lock $(or_show_log)
-	@$(BIN)/python -m pip install --no-build-isolation -c requirements.lock -e '.[demo,dev,flower]' $(or_show_log)
+	@$(BIN)/python -m pip install --no-build-isolation -c requirements.lock -e '.[agui,demo,dev,flower]' $(or_show_log)
 	@touch $@
 
 # Ends a command whose output is of interest only if it fails.
