@@ -717,7 +717,8 @@ def test_a_port_that_is_taken_is_named(site: Site) -> None:
 def test_up_serves_with_a_token_of_its_own(site: Site) -> None:
     """``up`` serves the API beside the worker; the token in the state directory is an admin's, for its owner alone."""
     up = site.begin("up", "--port", "0")
-    eventually(lambda: "Serving: " in up.stdout and "ready: queues checks" in up.stdout, "it is up", lambda: up.stdout + up.stderr)
+    parts = ("Serving: ", "ready: queues checks")
+    eventually(lambda: all(part in up.stdout for part in parts), "it is up", lambda: up.stdout + up.stderr)
     url = up.stdout.partition("Serving: ")[2].partition("/v1")[0]
     file = site.state_dir / "token"
     assert file.stat().st_mode & 0o777 == 0o600
