@@ -224,7 +224,7 @@ MUTATIONS = (
     Mutation(
         name="hand_back_what_was_begun",
         file="statem_dist/executor.py",
-        old="                    if outcome.reason in CUT_SHORT and repeatable(planned):",
+        old="                    if outcome.reason in CUT_SHORT and (repeatable(planned) or not outcome.begun):",
         new="                    if outcome.reason in CUT_SHORT:",
         why="A hook that was cut short may have happened, and would be executed again.",
         seed=13,
