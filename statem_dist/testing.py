@@ -12,7 +12,7 @@ agents register while a run stands on a node are no part of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -28,6 +28,8 @@ from statem_dist.protocol.model import Actor, Place, PlannedCheck, Run, Settleme
 from statem_dist.protocol.outcome import Outcome, Reason
 from statem_dist.protocol.plan import plan_goto, plan_in_hook
 from statem_dist.protocol.progress import pending
+from statem_dist.runbook import load
+from statem_dist.runbook.nodes import reach
 
 Answer: TypeAlias = bool | Reason | Outcome
 """What came of a check: whether it passed, the reason why it did not, or all of it."""
@@ -104,7 +106,7 @@ def simulate(
         UnknownTarget: the route leads where no edge leads.
         Invalid: an outcome is for a check that the runbook does not have; the message lists the names that it has.
     """
-    graph = runbook if isinstance(runbook, Runbook) else _load(Path(runbook))
+    graph = runbook if isinstance(runbook, Runbook) else load(Path(runbook)).runbook
     scripts = dict(outcomes or {})
     _refuse_unknown(graph, scripts)
     return _Walker(graph, scripts, route, steps_max).walk()
@@ -253,9 +255,14 @@ class _Walker:
         names = [node.name for node in self._runbook.nodes]
         edges = [(edge.source, edge.target) for edge in self._runbook.edges]
         taken = {(step.source, step.target) for step in self._steps if step.outcome == "committed"}
-        reached = _reach([self._runbook.initial], edges)
-        ends = [name for name in names if not self._runbook.exits(name)]
-        lead_on = _reach(ends, [(target, source) for source, target in edges]) if ends else set(names)
+        exits: dict[str, list[str]] = {}
+        entrances: dict[str, list[str]] = {}
+        for source, target in edges:
+            exits.setdefault(source, []).append(target)
+            entrances.setdefault(target, []).append(source)
+        reached = reach([self._runbook.initial], exits)
+        ends = [name for name in names if name not in exits]
+        lead_on = reach(ends, entrances) if ends else set(names)
         return Walk(
             steps=tuple(self._steps),
             path=tuple(self._path),
@@ -273,17 +280,6 @@ def _outcome(answer: Answer) -> Outcome:
     if isinstance(answer, bool):
         return Outcome(passed=answer, reason="passed" if answer else "check_failed")
     return Outcome(passed=answer in ("passed", "confirmed", "approved"), reason=answer)
-
-
-def _reach(begin: Iterable[str], edges: Iterable[tuple[str, str]]) -> set[str]:
-    reached, waiting = set(begin), list(begin)
-    ways = list(edges)
-    while waiting:
-        source = waiting.pop()
-        for target in [to for come_from, to in ways if come_from == source and to not in reached]:
-            reached.add(target)
-            waiting.append(target)
-    return reached
 
 
 def _refuse_unknown(runbook: Runbook, scripts: Mapping[str, Script]) -> None:
@@ -310,9 +306,3 @@ def _refuse_unknown(runbook: Runbook, scripts: Mapping[str, Script]) -> None:
 def _names(planned: PlannedCheck) -> list[str]:
     repairs = [name for repair in planned.check.repair for name in ([repair.name] if repair.name else [])]
     return [each for each in (planned.check.name, planned.id, *repairs) if each]
-
-
-def _load(path: Path) -> Runbook:
-    from statem_dist.runbook import load
-
-    return load(path).runbook

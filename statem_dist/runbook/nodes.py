@@ -322,9 +322,9 @@ class GraphReader:
             exits.setdefault(source, []).append(target)
             entrances.setdefault(target, []).append(source)
         ends = [name for name in self._nodes if name not in exits]
-        reached = _reach([initial], exits)
+        reached = reach([initial], exits)
         # Without any end a runbook is meant to go round for ever, and no part of it is a trap.
-        leads_to_an_end = _reach(ends, entrances) if ends else set(self._nodes)
+        leads_to_an_end = reach(ends, entrances) if ends else set(self._nodes)
         for name, at in self._node_at.items():
             label = f"node '{name}'"
             if name not in reached:
@@ -343,7 +343,7 @@ class GraphReader:
                 )
 
 
-def _reach(begin: Iterable[str], ways: dict[str, list[str]]) -> set[str]:
+def reach(begin: Iterable[str], ways: dict[str, list[str]]) -> set[str]:
     """Return the nodes that can be reached from some, those included."""
     reached = set(begin)
     waiting = list(reached)
